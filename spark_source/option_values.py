@@ -2,12 +2,16 @@
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from millrace.client.options import parse_address
 from millrace.model.quantities import parse_duration, parse_size
 
 from .errors import OptionError
+from .values.formats import ValueFormat
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def named_options(
@@ -86,3 +90,16 @@ def flag_of(text: str) -> bool:
     if lowered not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return lowered == "true"
+
+
+def choice_of(choices: type[Choice], text: str) -> Choice:
+    """Return which of the choices a word is."""
+    try:
+        return choices(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is none of {', '.join(choices)}") from None
+
+
+def value_format_of(text: str) -> ValueFormat:
+    """Return the format of values; its case is not regarded."""
+    return choice_of(ValueFormat, text.lower())

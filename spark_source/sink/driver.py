@@ -54,6 +54,7 @@ async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[
                 # The server has said so, and takes nothing back.
                 raise SourceError(f"{identity.name} is open, and tasks of it were told that it is committed")
             await transaction.commit(branches=tokens)
+            _log_dead_letters(identity, options, messages)
         except BranchTokenError as error:
             # Those of the tasks are of another one of this name, which is over.
             await transaction.abort()
@@ -84,6 +85,13 @@ async def abort_batch(client: Client, options: SinkOptions, messages: Sequence[T
     except (MillraceError, TimeoutError) as error:
         # It is committed, or of a newer run, or the server is away: then there is nothing to abort, or the lease does.
         logger.info("batch not aborted transaction=%s reason=%s", identity.name, error)
+
+
+def _log_dead_letters(identity: BatchIdentity, options: SinkOptions, messages: Sequence[TaskMessage]) -> None:
+    if count := sum(message.dead_letters for message in messages):
+        logger.warning(
+            "dead letters transaction=%s stream=%s count=%d", identity.name, options.dead_letter_stream, count
+        )
 
 
 def _identity_of(messages: Sequence[TaskMessage]) -> BatchIdentity:

@@ -16,6 +16,7 @@ class TaskMessage(WriterCommitMessage):
     Attributes:
         identity: the driver knows the transaction from here.
         token: of the branch that has what the task wrote; None if that is nothing.
+        dead_letters: how many events of the dead-letter stream are among what it wrote.
         was_committed: the task was told that its batch is committed already, so it wrote nothing.
         refusal: why the batch can never be committed: whoever has the writer id, this query does not, or not in this
             run. Raised in a task it would be tried again by Spark; so the driver raises it.
@@ -23,5 +24,6 @@ class TaskMessage(WriterCommitMessage):
 
     identity: BatchIdentity
     token: BranchToken | None = None
+    dead_letters: int = 0
     was_committed: bool = False
     refusal: str | None = None

@@ -9,7 +9,16 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import checked_stream_name, checked_writer_id
 from millrace.model.sequence_row import SEQUENCE_MAX
 from millrace.spark_source.errors import OptionError
-from millrace.spark_source.option_values import address_of, count_of, duration_of, flag_of, named_options, values_of
+from millrace.spark_source.option_values import (
+    address_of,
+    count_of,
+    duration_of,
+    flag_of,
+    named_options,
+    value_format_of,
+    values_of,
+)
+from millrace.spark_source.values.formats import ValueFormat
 
 from .identity import WRITER_ID_SIZE_BYTES_MAX
 
@@ -27,6 +36,9 @@ class SinkOptions:
         streams: of each transaction; where there are several, the column `stream` says which.
         create_segments: a stream that is not there is made, with so many segments; None: it has to be there.
         writer_id: the identity whose batches are each committed once; None: that of the query.
+        value_format: None: the columns are those of events; else they are encoded into values.
+        key_column: with a value format: the column whose values are the keys; None: `_key`, if there is one.
+        dead_letter_stream: where rows go that can be no event; None: such a row fails the batch.
         batch_id: of a batch write: what it writes under this number of its writer id is committed once.
         lease_s: a transaction that nothing has named for so long is aborted by the server.
         outage_timeout_s: how long tasks and commits wait, each time, for a server that is away.
@@ -37,10 +49,23 @@ class SinkOptions:
     create_segments: int | None = None
     writer_id: str | None = None
     batch_id: int | None = None
+    value_format: ValueFormat | None = None
+    key_column: str | None = None
+    dead_letter_stream: str | None = None
     lease_s: float = LEASE_S
     outage_timeout_s: float = math.inf
     token: str = field(default="", repr=False)
     tls: bool = False
+
+    @property
+    def all_streams(self) -> tuple[str, ...]:
+        """Those of each transaction: the streams, and that of dead letters."""
+        return self.streams if self.dead_letter_stream is None else (*self.streams, self.dead_letter_stream)
+
+    @property
+    def default_stream(self) -> str | None:
+        """The stream of rows that name none; None: each has to name one."""
+        return self.streams[0] if len(self.streams) == 1 else None
 
 
 def parse_sink_options(options: Mapping[str, str], *, is_streaming: bool) -> SinkOptions:
@@ -50,7 +75,7 @@ def parse_sink_options(options: Mapping[str, str], *, is_streaming: bool) -> Sin
         OptionError: one is missing, unknown or wrong; names it.
     """
     ours = {key: value for key, value in options.items() if key.lower() not in _OF_SPARK}
-    given = named_options(ours, SINK_OPTION_NAMES, verbatim=("writerId",))
+    given = named_options(ours, SINK_OPTION_NAMES, verbatim=("writerId", "keyColumn"))
     for name in ("address", "stream"):
         if not given.get(name):
             raise OptionError(name, "missing")
@@ -59,7 +84,15 @@ def parse_sink_options(options: Mapping[str, str], *, is_streaming: bool) -> Sin
     if not is_streaming and ("batchId" in given) != ("writerId" in given):
         missing, other = ("writerId", "batchId") if "batchId" in given else ("batchId", "writerId")
         raise OptionError(missing, f"missing: a batch write that is to be committed once has it beside {other}")
-    return SinkOptions(**values_of(given, _OPTIONS))
+    if "keyColumn" in given and "valueFormat" not in given:
+        raise OptionError("keyColumn", "goes with valueFormat: without it the column key is the key")
+    parsed = SinkOptions(**values_of(given, _OPTIONS))
+    if parsed.dead_letter_stream in parsed.streams:
+        raise OptionError("deadLetterStream", f"{parsed.dead_letter_stream} is one of the option stream: name another")
+    if len(parsed.all_streams) > STREAMS_COUNT_MAX:
+        reason = f"is one more than the {STREAMS_COUNT_MAX} streams that a transaction is over at most"
+        raise OptionError("deadLetterStream", reason)
+    return parsed
 
 
 def _streams(text: str) -> tuple[str, ...]:
@@ -105,6 +138,9 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "createSegments": ("create_segments", _segments),
     "writerId": ("writer_id", _writer_id),
     "batchId": ("batch_id", _batch_id),
+    "valueFormat": ("value_format", value_format_of),
+    "keyColumn": ("key_column", str),
+    "deadLetterStream": ("dead_letter_stream", checked_stream_name),
     "transactionLease": ("lease_s", _lease),
     "outageTimeout": ("outage_timeout_s", duration_of),
     "token": ("token", str),

@@ -7,18 +7,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import DataType, MapType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType, TimestampType
+
+from millrace.spark_source.values import ValueFormat, arrow_fields
 
 ROWS_COUNT: Final = 10_000
 """Of a batch, as in the Arrow batches of Spark."""
-_ARROW_TIME: Final = pa.timestamp("us", "UTC")
 
 
 def batches_of_rows(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield batches of the rows, in their order."""
     left = iter(rows)
-    kinds = [_ARROW_TIME if _is_time(field.dataType) else to_arrow_type(field.dataType) for field in schema]
+    kinds = [_arrow_type(field) for field in schema]
     while taken := list(islice(left, ROWS_COUNT)):
         columns = zip(*taken, strict=True)
         arrays = [
@@ -28,15 +28,32 @@ def batches_of_rows(rows: Iterable[Row], schema: StructType) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_arrays(arrays, names=schema.names)
 
 
-def _is_time(kind: DataType) -> bool:
-    return isinstance(kind, TimestampType)
+def _arrow_type(field: StructField) -> pa.DataType:
+    # Whatever its collation, which a value would not keep: it may be that of a key.
+    return pa.string() if isinstance(field.dataType, StringType) else arrow_fields([field], ValueFormat.ARROW)[0].type
 
 
 def _plain(kind: DataType, column: Sequence[Any]) -> Sequence[Any]:
     """Return values as Arrow takes them."""
-    if _is_time(kind):
-        # In rows they have no zone, and mean that of the process.
-        return [None if moment is None else moment.astimezone(UTC) for moment in column]
-    if isinstance(kind, MapType):
-        return [None if entries is None else list(entries.items()) for entries in column]
-    return column
+    match kind:
+        case TimestampType() | MapType() | StructType() | ArrayType():
+            return [None if value is None else _plain_value(kind, value) for value in column]
+        case _:
+            return column
+
+
+def _plain_value(kind: DataType, value: Any) -> Any:
+    match kind:
+        case TimestampType():
+            # In rows they have no zone, and mean that of the process.
+            return value.astimezone(UTC)
+        case MapType():
+            return list(zip(_plain(kind.keyType, [*value]), _plain(kind.valueType, [*value.values()]), strict=True))
+        case StructType():
+            return {
+                field.name: _plain(field.dataType, [inner])[0] for field, inner in zip(kind.fields, value, strict=True)
+            }
+        case ArrayType():
+            return list(_plain(kind.elementType, value))
+        case _:
+            return value

@@ -14,15 +14,16 @@ async def check_streams(client: Client, options: SinkOptions) -> None:
     Raises:
         OptionError: a stream is not there, is sealed, or has an exclusive writer.
     """
-    for name in options.streams:
+    for name in options.all_streams:
+        option = "deadLetterStream" if name == options.dead_letter_stream else "stream"
         if options.create_segments is not None:
             await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(options.create_segments)))
         try:
             info = await client.stream_info(name)
         except StreamNotFoundError:
             reason = f"there is no stream {name}; the option createSegments makes it, with so many segments"
-            raise OptionError("stream", reason) from None
+            raise OptionError(option, reason) from None
         if info.sealed:
-            raise OptionError("stream", f"{name} is sealed: it takes no more events")
+            raise OptionError(option, f"{name} is sealed: it takes no more events")
         if info.exclusive_writer is not None:
-            raise OptionError("stream", f"{name} takes events from its exclusive writer alone")
+            raise OptionError(option, f"{name} takes events from its exclusive writer alone")

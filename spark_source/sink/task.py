@@ -5,10 +5,13 @@ loop turns only during a call, so what was written is on its way while Spark mak
 
 A task that is told that its batch is committed is one that Spark has repeated, or started twice: it ends well, and has
 written nothing. One that is told that its query was replaced ends well, too: failed, it would be tried again.
+
+A row that can be no event fails the task, or becomes an event of the dead-letter stream: in the same branch, so that it
+is there once, as the others are.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,17 +26,17 @@ from millrace.client.errors import (
 )
 from millrace.client.transactions.branch import Branch, BranchToken
 from millrace.client.transactions.transaction import Transaction
-from millrace.client.write.arrow import events_of
 from millrace.client.write.options import WriterOptions
 from millrace.model.errors import InvalidArgumentError
-from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.spark_source.client_link import ClientLink, shared_link
 from millrace.spark_source.errors import RowError, TransactionLostError
+from millrace.spark_source.values.dead_letters import Refused, dead_letters, split_refused
 
-from .columns import EventMaker, batches_by_stream
+from .columns import EventMaker, Made, batches_by_stream
 from .identity import BatchIdentity
 from .message import TaskMessage
 from .options import SinkOptions
+from .refusing import check_events, split_streams
 
 logger = logging.getLogger(__name__)
 
@@ -65,12 +68,13 @@ class SinkTask:
         self._open: OpenBranch | None = None
         # Rows of the batches before this one.
         self._row_count = 0
+        self._letter_count = 0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> TaskMessage:
         """Write all rows, and return what the driver has to know of them.
 
         Raises:
-            RowError: a row can be no event.
+            RowError: a row can be no event, and there is no stream for dead letters.
             TransactionLostError: the transaction was aborted; Spark may try again.
             MillraceError: the server refuses to store, or `outageTimeout` is over.
         """
@@ -78,7 +82,8 @@ class SinkTask:
         try:
             for batch in left:
                 self._write(batch)
-            return TaskMessage(identity=self._identity, token=self._finish())
+            token = self._finish()
+            return TaskMessage(identity=self._identity, token=token, dead_letters=self._letter_count)
         except TransactionCommittedError as error:
             logger.info("batch committed before transaction=%s reason=%s", self._identity.name, error)
             _exhaust(left)
@@ -94,15 +99,59 @@ class SinkTask:
     def _write(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
             return
-        for events in self._make(batch):
-            try:
-                self._check_streams(events)
-                for stream, part in batches_by_stream(events, default=self._default_stream):
-                    for piece in _pieces(part):
-                        self._write_events(stream, piece)
-            except InvalidArgumentError as error:
-                raise self._row_error(events, error) from error
-            self._row_count += events.num_rows
+        for made in self._make(batch):
+            self._write_made(made)
+        self._row_count += batch.num_rows
+
+    def _write_made(self, made: Made) -> None:
+        if made.refused is not None:
+            self._refuse(made.refused, [row.number for row in made.refused.reasons])
+        events, unknown = split_streams(made.events, self._options)
+        if unknown.reasons:
+            self._refuse(unknown, [made.rows[row.number] for row in unknown.reasons])
+        if not events.num_rows:
+            return
+        for stream, part in batches_by_stream(events, default=self._options.default_stream):
+            for piece in _pieces(part):
+                try:
+                    self._write_events(stream, piece)
+                except InvalidArgumentError as error:
+                    self._write_without_refused(stream, piece, made, error)
+
+    def _write_without_refused(
+        self, stream: str, events: pa.RecordBatch, made: Made, error: InvalidArgumentError
+    ) -> None:
+        """Write the events that can be written. None of them was taken: they are checked before the first one is."""
+        if self._options.dead_letter_stream is None:
+            _, refused = split_refused(made.events, check_events, ends_at_first=True)
+            if refused.reasons:
+                self._refuse(refused, [made.rows[row.number] for row in refused.reasons], stream=stream, cause=error)
+            raise error
+        good, refused = split_refused(events, check_events)
+        if not refused.reasons:
+            raise error  # about no row
+        for piece in good:
+            self._write_events(stream, piece)
+        self._refuse(refused, (), stream=stream)
+
+    def _refuse(
+        self, refused: Refused, rows: Sequence[int], *, stream: str | None = None, cause: Exception | None = None
+    ) -> None:
+        """Write rows as dead letters; raise RowError if there is no stream for these.
+
+        Args:
+            rows: their numbers in the batch; not needed where there is a stream for them.
+            stream: that the events were for; None: the one that their column says, or the only one.
+        """
+        letters_to = self._options.dead_letter_stream
+        if letters_to is None:
+            first = refused.reasons[0]
+            row = self._row_count + rows[0]
+            raise RowError(first.column or "value", row=row, partition=self._partition, reason=first.reason) from cause
+        letters = dead_letters(refused, stream=stream or self._options.default_stream, batch=self._identity.name)
+        for piece in _pieces(letters):
+            self._write_events(letters_to, piece)
+        self._letter_count += letters.num_rows
 
     def _write_events(self, stream: str, events: pa.RecordBatch) -> None:
         if self._open is None:
@@ -142,52 +191,11 @@ class SinkTask:
 
         self._link.call(release, is_continued=True)
 
-    # --- what is wrong with rows ---
-
-    @property
-    def _default_stream(self) -> str | None:
-        """The stream of rows that name none."""
-        return self._options.streams[0] if len(self._options.streams) == 1 else None
-
-    def _check_streams(self, events: pa.RecordBatch) -> None:
-        """Raise RowError if a row names no stream of the option."""
-        if "stream" not in events.schema.names:
-            return
-        named = events.column("stream")
-        known = ", ".join(self._options.streams)
-        for name in named.unique().to_pylist():
-            if name is None and self._default_stream is None:
-                reason = f"is null, and the option stream names {known}"
-            elif name is not None and name not in self._options.streams:
-                reason = f"is {name}, and the option stream names {known}"
-            else:
-                continue
-            row = named.to_pylist().index(name)
-            raise self._error("stream", row, reason)
-
-    def _row_error(self, events: pa.RecordBatch, error: InvalidArgumentError) -> Exception:
-        """Return which row is refused, and why; the error itself if it is about none of them."""
-        for row in range(events.num_rows):
-            for column in ("value", "key", "timestamp", "headers"):
-                if column not in events.schema.names:
-                    continue
-                single = events.slice(row, 1).select(list(dict.fromkeys(["value", column])))
-                try:
-                    events_of(
-                        single, now_us=0, append_size_max=APPEND_SIZE_BYTES_MAX, size_bytes_max=APPEND_SIZE_BYTES_MAX
-                    )
-                except InvalidArgumentError as found:
-                    return self._error(column, row, _reason(found, column))
-        return error
-
-    def _error(self, column: str, row: int, reason: str) -> RowError:
-        return RowError(column, row=self._row_count + row, partition=self._partition, reason=reason)
-
 
 async def begin(client: Client, options: SinkOptions, identity: BatchIdentity) -> Transaction:
     """Begin the transaction of a batch, or join it. Raises like `Client.transaction`."""
     return await client.begin_transaction(
-        options.streams,
+        options.all_streams,
         name=identity.name,
         lease_s=options.lease_s,
         producer=identity.producer,
@@ -217,8 +225,3 @@ def _exhaust(batches: Iterator[pa.RecordBatch]) -> None:
     """Take the rows that are left: a worker of Spark that leaves some is not used again."""
     for _ in batches:
         pass
-
-
-def _reason(error: InvalidArgumentError, column: str) -> str:
-    """Return what is wrong with one row, of which the text need not speak again."""
-    return str(error).removeprefix(f"column {column!r} ").removesuffix(" (row 0)")

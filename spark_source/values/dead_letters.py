@@ -67,12 +67,13 @@ class Refused:
 
 
 def split_refused(
-    events: pa.RecordBatch, check: Callable[[pa.RecordBatch], object]
+    events: pa.RecordBatch, check: Callable[[pa.RecordBatch], object], *, ends_at_first: bool = False
 ) -> tuple[list[pa.RecordBatch], Refused]:
     """Return the events that can be written, in their order, and those that cannot.
 
     Args:
         check: raises MillraceError where one of its rows can be no event; `column` of the error is in which column.
+        ends_at_first: look for the first that cannot only, and leave out what follows it.
     """
 
     def checked(start: int, end: int) -> pa.RecordBatch:
@@ -85,7 +86,7 @@ def split_refused(
             raise MalformedError(reason, column=column) from None
         return part
 
-    pieces, malformed = sift(0, len(events), checked)
+    pieces, malformed = sift(0, len(events), checked, ends_at_first=ends_at_first)
     refused = events.take(pa.array([row.number for row in malformed], pa.int64()))
     return [piece for _, piece in pieces], Refused(refused, tuple(malformed))
 

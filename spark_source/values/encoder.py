@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
@@ -60,11 +61,13 @@ class Encoded:
         events: with a column `value` of bytes, and `key`, `timestamp`, `headers` and `stream` as far as there are.
         refused: the same of each row that has no form in the format; its value is the row as an Arrow IPC stream.
         reasons: of each refused row, with its number in the batch.
+        rows: of each event, the number of its first row in the batch.
     """
 
     events: pa.RecordBatch
     refused: pa.RecordBatch
     reasons: tuple[Malformed, ...]
+    rows: npt.NDArray[np.int64]
 
 
 class ValueEncoder:
@@ -117,6 +120,7 @@ class ValueEncoder:
             events=_events(values, own, kept),
             refused=_events(pa.array(texts, pa.binary()), own, bad),
             reasons=tuple(row._replace(number=row.number + first) for row in malformed),
+            rows=kept + first,
         )
 
 

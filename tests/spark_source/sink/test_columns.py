@@ -1,9 +1,13 @@
+import math
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
@@ -14,9 +18,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millrace.spark_source import SchemaError
+from millrace.spark_source import OptionError, SchemaError
 from millrace.spark_source.sink.columns import batches_by_stream, maker_of
 from millrace.spark_source.sink.options import SinkOptions
+from millrace.spark_source.values import ValueFormat
 from tests.spark_source.sink.conftest import batch_of
 
 ONE = SinkOptions(address="127.0.0.1:9240", streams=("shop/a",))
@@ -28,8 +33,9 @@ def schema(**kinds: DataType) -> StructType:
 
 
 def made(batch: pa.RecordBatch, of: StructType) -> pa.RecordBatch:
-    (events,) = maker_of(of, ONE)(batch)
-    return events
+    (found,) = maker_of(of, ONE)(batch)
+    assert list(found.rows) == list(range(len(batch)))
+    return found.events
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
@@ -98,6 +104,58 @@ def test_several_streams_need_a_column_that_says_which() -> None:
     """Behaviour 60."""
     with pytest.raises(SchemaError, match='column "stream": is missing: the option stream names 2'):
         maker_of(schema(value=BinaryType()), TWO)
+
+
+def test_columns_of_any_name_are_encoded_with_a_value_format() -> None:
+    """Of rows that have no form it is said which they are."""
+    of = schema(price=DoubleType(), _key=StringType(), _stream=StringType())
+    batch = batch_of(
+        {
+            "price": (pa.float64(), [1.5, math.nan, 2.5]),
+            "_key": (pa.string(), ["a", "b", None]),
+            "_stream": (pa.string(), ["shop/a", "shop/a", "shop/b"]),
+        }
+    )
+    (found,) = maker_of(of, replace(TWO, value_format=ValueFormat.JSON))(batch)
+
+    assert found.events.to_pydict() == {
+        "value": [b'{"price":1.5}', b'{"price":2.5}'],
+        "key": ["a", None],
+        "stream": ["shop/a", "shop/b"],
+    }
+    assert list(found.rows) == [0, 2]
+    assert found.refused is not None
+    assert [row.number for row in found.refused.reasons] == [1]
+
+
+def test_an_arrow_event_is_of_its_first_row() -> None:
+    of = schema(price=LongType(), name=StringType())
+    batch = batch_of({"price": (pa.int64(), [1, 2, 3]), "name": (pa.string(), ["a", "b", "a"])})
+    (found,) = maker_of(of, replace(ONE, value_format=ValueFormat.ARROW, key_column="name"))(batch)
+
+    assert found.events.column("key").to_pylist() == ["a", "b"]
+    assert list(found.rows) == [0, 1]
+    assert found.refused is None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options", "error", "reason"),
+    [
+        ({"m": MapType(StringType(), LongType())}, ONE, SchemaError, 'column "m": .* no form in valueFormat "json"'),
+        ({"a": LongType(), "_key": LongType()}, ONE, SchemaError, 'column "_key": is the event\'s own and string'),
+        ({"a": LongType(), "_offset": LongType()}, ONE, SchemaError, 'column "_offset": says where'),
+        ({"_key": StringType()}, ONE, SchemaError, "no column to encode"),
+        ({"a": LongType(), "stream": StringType()}, TWO, SchemaError, 'column "_stream": is missing'),
+        ({"a": LongType()}, replace(ONE, key_column="b"), OptionError, 'option "keyColumn": there is no column b'),
+        ({"a": DoubleType()}, replace(ONE, key_column="a"), OptionError, 'option "keyColumn": a is double'),
+    ],
+)
+def test_what_cannot_be_encoded_is_named(
+    kinds: dict[str, DataType], options: SinkOptions, error: type[Exception], reason: str
+) -> None:
+    """Behaviour 60."""
+    with pytest.raises(error, match=reason):
+        maker_of(schema(**kinds), replace(options, value_format=ValueFormat.JSON))
 
 
 def test_events_are_parted_by_their_streams_in_their_order() -> None:

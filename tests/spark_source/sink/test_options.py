@@ -6,6 +6,7 @@ import pytest
 from millrace.spark_source import OptionError
 from millrace.spark_source.sink.identity import WRITER_ID_SIZE_BYTES_MAX
 from millrace.spark_source.sink.options import SINK_OPTION_NAMES, SinkOptions, parse_sink_options
+from millrace.spark_source.values import ValueFormat
 
 NEEDED = {"address": "127.0.0.1", "stream": "shop/cooked"}
 
@@ -30,6 +31,9 @@ def test_each_option_is_read() -> None:
         createSegments="4",
         writerId=" cook 7",
         batchId="17",
+        valueFormat="JSON",
+        keyColumn=" customer ",
+        deadLetterStream="shop/dead",
         transactionLease="1h",
         outageTimeout="90s",
         token="secret",
@@ -42,6 +46,9 @@ def test_each_option_is_read() -> None:
         create_segments=4,
         writer_id=" cook 7",
         batch_id=17,
+        value_format=ValueFormat.JSON,
+        key_column=" customer ",
+        dead_letter_stream="shop/dead",
         lease_s=3600.0,
         outage_timeout_s=90.0,
         token="secret",
@@ -77,6 +84,10 @@ def test_options_that_spark_hands_to_every_sink_are_not_ours() -> None:
         ("tls", "perhaps", "neither true nor false"),
         ("batchId", "1", "is for batch writes"),
         ("writerid2", "x", "did you mean writerId?"),
+        ("valueFormat", "avro", "'avro' is none of json, arrow"),
+        ("keyColumn", "customer", "goes with valueFormat"),
+        ("deadLetterStream", "dead", "scope/name"),
+        ("deadLetterStream", "shop/cooked", "one of the option stream"),
         ("startCut", "head", "the options are address, stream"),
     ],
 )
@@ -113,5 +124,13 @@ def test_the_number_of_a_batch_is_from_0_on(text: str) -> None:
 def test_the_options_have_these_names() -> None:
     """They stand in saved programs."""
     assert " ".join(SINK_OPTION_NAMES) == (
-        "address stream createSegments writerId batchId transactionLease outageTimeout token tls"
+        "address stream createSegments writerId batchId valueFormat keyColumn deadLetterStream transactionLease"
+        " outageTimeout token tls"
     )
+
+
+def test_the_stream_of_dead_letters_is_one_of_those_of_a_transaction() -> None:
+    assert parsed().all_streams == ("shop/cooked",)
+    assert parsed(deadLetterStream="shop/dead").all_streams == ("shop/cooked", "shop/dead")
+    with pytest.raises(OptionError, match='"deadLetterStream": is one more than the 100'):
+        parsed(stream=",".join(f"shop/{number}" for number in range(100)), deadLetterStream="shop/dead")

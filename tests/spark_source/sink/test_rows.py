@@ -5,7 +5,16 @@ from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from millrace.spark_source.sink.rows import ROWS_COUNT, batches_of_rows
 
@@ -47,6 +56,30 @@ def test_rows_become_columns() -> None:
         "key": ["k", None],
         "timestamp": [datetime(2026, 1, 2, 8, 4, 5, 6, tzinfo=UTC), None],
         "headers": [[("a", b"x")], None],
+    }
+
+
+@pytest.mark.usefixtures("new_york")
+def test_rows_within_rows_become_columns() -> None:
+    inner = StructType([StructField("at", TimestampType()), StructField("n", LongType())])
+    schema = StructType(
+        [
+            StructField("one", inner),
+            StructField("many", ArrayType(inner)),
+            StructField("by_name", MapType(StringType(), inner)),
+        ]
+    )
+    moment = datetime(2026, 1, 2, 3)  # noqa: DTZ001 - as Spark hands it out
+    given = Row("at", "n")(moment, 7)
+    row = Row(*schema.names)
+    rows = [row(given, [given, None], {"a": given, "b": None}), row(None, None, None)]
+    (batch,) = batches_of_rows(rows, schema)
+
+    found = {"at": datetime(2026, 1, 2, 8, tzinfo=UTC), "n": 7}
+    assert batch.to_pydict() == {
+        "one": [found, None],
+        "many": [[found, None], None],
+        "by_name": [[("a", found), ("b", None)], None],
     }
 
 
