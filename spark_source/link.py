@@ -22,28 +22,18 @@ from typing import Final, TypeVar
 
 import uvloop
 
-from millrace.client.client import Client, connect
-from millrace.client.errors import (
-    AuthenticationError,
-    SegmentNotFoundError,
-    SegmentTruncatedError,
-    ServerUnreachableError,
-)
-from millrace.client.options import ClientOptions
+from millrace.client.client import Client
+from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError
 from millrace.client.read.ranges import KeptBlocks
-from millrace.model.errors import MillraceError
 
-from .errors import OptionError
+from .client_link import REQUEST_TIMEOUT_S, SILENT_S_MAX, open_client
 from .options import SourceOptions
 from .planning import Planner
 
 T = TypeVar("T")
 
-REQUEST_TIMEOUT_S: Final = 30.0
 RUNS_COUNT_MAX: Final = 3
 """Of one plan."""
-SILENT_S_MAX: Final = 5.0
-"""Below the time after which a silent connection is asked for a sign of life, which a still loop cannot give."""
 LINKS_KEPT_COUNT_MAX: Final = 4
 """Of those that wait for the next task of a process, which runs one task at a time."""
 KEPT_BLOCKS_SIZE_BYTES_MAX: Final = 64 << 20
@@ -184,31 +174,3 @@ def borrowed(options: SourceOptions) -> Iterator[Link]:
 def _to_server(options: SourceOptions) -> tuple[object, ...]:
     """Return those of the options that make a client what it is."""
     return options.address, options.token, options.tls, options.outage_timeout_s
-
-
-async def open_client(options: SourceOptions, *, check: bool, request_timeout_s: float = REQUEST_TIMEOUT_S) -> Client:
-    """Return a client whose reads wait while the server is away; with `check` it is connected first, in one attempt.
-
-    Raises:
-        OptionError: nothing answers at the address, or the token is refused.
-    """
-    client = connect(
-        options.address,
-        options=ClientOptions(
-            token=options.token,
-            tls=options.tls,
-            client_name="millrace-spark",
-            request_timeout_s=request_timeout_s,
-            outage_timeout_s=options.outage_timeout_s,
-        ),
-    )
-    if check:
-        try:
-            client = await client
-        except MillraceError as error:
-            await client.close()
-            if isinstance(error, AuthenticationError):
-                raise OptionError("token", str(error)) from error
-            place = "" if isinstance(error, ServerUnreachableError) else f"{options.address}: "
-            raise OptionError("address", f"{place}{error}") from error
-    return client

@@ -15,12 +15,17 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 def named_options(
-    options: Mapping[str, str], names: Collection[str], *, verbatim: Collection[str] = ()
+    options: Mapping[str, str],
+    names: Collection[str],
+    *,
+    verbatim: Collection[str] = (),
+    advise: Callable[[str, str], str | None] = lambda _key, _value: None,
 ) -> dict[str, str]:
     """Return the options that Spark was given, by their names as they are documented.
 
     Args:
         verbatim: those whose blanks belong to them.
+        advise: says of an option that is unknown, and its value, what to do; None where it does not know either.
 
     Raises:
         OptionError: one is none of the names.
@@ -30,6 +35,8 @@ def named_options(
     for key, value in options.items():
         name = name_of_lowered.get(key.lower())
         if name is None:
+            if advice := advise(key, value):
+                raise OptionError(key, advice)
             close = difflib.get_close_matches(key.lower(), name_of_lowered, n=1)
             advice = f"did you mean {name_of_lowered[close[0]]}?" if close else f"the options are {', '.join(names)}"
             raise OptionError(key, f"unknown; {advice}")

@@ -1,26 +1,32 @@
 """The options of the source: strings from Spark, checked, to a frozen record."""
 
-import difflib
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from millrace.client.options import parse_address
 from millrace.model.cut import HEAD, CutChoice, PastCut, StreamCut, parse_choice
 from millrace.model.names import checked_stream_name
-from millrace.model.quantities import parse_duration, parse_size
+from millrace.model.quantities import parse_duration
 from millrace.model.selection import ANY, Selection, is_pattern
 from millrace.model.slice import Slice
 
 from .cut_lists import BETWEEN, parse_cuts
 from .errors import OptionError
 from .kafka_names import kafka_advice
+from .option_values import (
+    address_of,
+    choice_of,
+    count_of,
+    duration_of,
+    flag_of,
+    named_options,
+    size_of,
+    value_format_of,
+    values_of,
+)
 from .values.formats import Mode, ValueFormat
-
-Choice = TypeVar("Choice", bound=StrEnum)
 
 COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index", "headers")
 DEFAULT_COLUMNS: Final = COLUMN_NAMES[:-1]
@@ -95,12 +101,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         OptionError: one is missing, unknown or wrong; names it.
     """
-    given: dict[str, str] = {}
-    for key, value in options.items():
-        name = _NAME_OF_LOWERED.get(key.lower())
-        if name is None:
-            raise OptionError(key, _advice(key, value))
-        given[name] = value if name in _VERBATIM else value.strip()
+    given = named_options(options, OPTION_NAMES, verbatim=_VERBATIM, advise=kafka_advice)
     if not given.get("address"):
         raise OptionError("address", "missing")
     if not any(given.get(name) for name in ("stream", "streamPattern", "slice")):
@@ -108,13 +109,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     for name in _OF_A_SLICE:
         if "slice" in given and name in given:
             raise OptionError(name, f"is given, and the option slice has it: {given['slice']}")
-    values: dict[str, Any] = {}
-    for name, text in given.items():
-        field_name, parse = _OPTIONS[name]
-        try:
-            values[field_name] = parse(text)
-        except ValueError as error:
-            raise OptionError(name, str(error)) from None
+    values = values_of(given, _OPTIONS)
     if "part" in values:
         part: Slice = values.pop("part")
         values |= {"names": (part.stream,), "start_cut": part.start, "end_cut": part.end, "key": part.key}
@@ -161,18 +156,6 @@ def _of_stream(cuts: Cuts, stream: str) -> CutChoice | None:
     return next((cut for cut in cuts if cut.stream == stream), None)
 
 
-def _advice(key: str, value: str) -> str:
-    if advice := kafka_advice(key, value):
-        return advice
-    close = difflib.get_close_matches(key.lower(), _NAME_OF_LOWERED, n=1)
-    hint = f"did you mean {_NAME_OF_LOWERED[close[0]]}?" if close else f"the options are {', '.join(OPTION_NAMES)}"
-    return f"unknown; {hint}"
-
-
-def _address(text: str) -> str:
-    return str(parse_address(text))
-
-
 def _names(text: str) -> tuple[str, ...]:
     """Return the names in a list like `shop/orders, shop/returns`."""
     names = tuple(name.strip() for name in text.split(","))
@@ -208,20 +191,6 @@ def _cursor(text: str) -> str:
     return text
 
 
-def _size(text: str) -> int:
-    size = parse_size(text)
-    if not 0 < size < 1 << 63:
-        raise ValueError(f"{text!r} must be above 0 and below 8 EiB")
-    return size
-
-
-def _duration(text: str) -> float:
-    duration_s = parse_duration(text)
-    if not duration_s > 0:
-        raise ValueError(f"{text!r} must be above 0")
-    return duration_s
-
-
 def _hold(text: str) -> float:
     hold_s = parse_duration(text)
     if not 1 <= hold_s <= CURSOR_HOLD_S_MAX:
@@ -238,56 +207,32 @@ def _columns(text: str) -> tuple[str, ...]:
     return _each_once(names)
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
-        raise ValueError(f"{text!r} is no number above 0")
-    return int(text)
-
-
-def _value_format(text: str) -> ValueFormat:
-    return _one_of(ValueFormat, text.lower())
-
-
 def _mode(text: str) -> Mode:
-    return _one_of(Mode, text.upper())
-
-
-def _one_of(choices: type[Choice], text: str) -> Choice:
-    try:
-        return choices(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is none of {', '.join(choices)}") from None
-
-
-def _flag(text: str) -> bool:
-    lowered = text.lower()
-    if lowered not in ("true", "false"):
-        raise ValueError(f"{text!r} is neither true nor false")
-    return lowered == "true"
+    return choice_of(Mode, text.upper())
 
 
 _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
-    "address": ("address", _address),
+    "address": ("address", address_of),
     "stream": ("names", _names),
     "streamPattern": ("patterns", _patterns),
     "slice": ("part", Slice.parse),
     "startCut": ("start_cut", _cuts),
     "endCut": ("end_cut", _cuts),
     "key": ("key", str),
-    "maxBytesPerTrigger": ("max_bytes", _size),
-    "maxEventsPerTrigger": ("max_events", _count),
-    "partitionBytes": ("partition_bytes", _size),
-    "minPartitions": ("min_partitions", _count),
+    "maxBytesPerTrigger": ("max_bytes", size_of),
+    "maxEventsPerTrigger": ("max_events", count_of),
+    "partitionBytes": ("partition_bytes", size_of),
+    "minPartitions": ("min_partitions", count_of),
     "cursor": ("cursor", _cursor),
     "cursorHold": ("cursor_hold_s", _hold),
     "columns": ("columns", _columns),
-    "includeHeaders": ("with_headers", _flag),
-    "valueFormat": ("value_format", _value_format),
+    "includeHeaders": ("with_headers", flag_of),
+    "valueFormat": ("value_format", value_format_of),
     "mode": ("mode", _mode),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
-    "outageTimeout": ("outage_timeout_s", _duration),
+    "failOnDataLoss": ("fail_on_data_loss", flag_of),
+    "outageTimeout": ("outage_timeout_s", duration_of),
     "token": ("token", str),
-    "tls": ("tls", _flag),
+    "tls": ("tls", flag_of),
 }
 """Each option of Spark with the field that keeps it, and what reads it: raises ValueError where it is wrong."""
 OPTION_NAMES: Final = tuple(_OPTIONS)
@@ -295,4 +240,3 @@ _VERBATIM: Final = ("key", "slice")
 """Options whose blanks belong to them."""
 _OF_A_SLICE: Final = ("stream", "streamPattern", "startCut", "endCut", "key")
 _OF_PLAIN_ROWS: Final = ("columns", "includeHeaders")
-_NAME_OF_LOWERED: Final = {name.lower(): name for name in OPTION_NAMES}
