@@ -9,7 +9,7 @@ The file says what happens and how far it has come then, see `arm`. All of it is
         torn              half of the batch is written
         written           all of it is, and none of it is synced
         synced            it is synced, and nobody has been told
-        applied           the event loop has been told, and no client was answered
+        applied           the event loop has been told, and clients may have been answered just before
     checkpoint          the state is stored: before, or after it
     publish, delete     a chunk of one of some segments is published, or deleted: before, or after it
 """
@@ -155,7 +155,7 @@ class DeadlyFileSystem(OsFileSystem):
         return Point(what, when, range(int(start), int(stop)))
 
     def die_when_applied(self, sequence: int) -> None:
-        """Die in the turn of the loop after that in which a batch was handed back: its answers leave in that turn."""
+        """Die as soon as a batch is applied: its answers leave shortly before that, or after."""
         self.loop.call_soon_threadsafe(self._die_if_applied, sequence)
 
     def _die_if_applied(self, sequence: int) -> None:

@@ -1,6 +1,6 @@
 """A server kills itself at each step of a transaction: what it leaves is whole, and its clients have one outcome.
 
-    begun -> part made -> appended -> (prepared) -> commit queued -> written -> synced -> applied -> answered
+    begun -> part made -> appended -> (prepared) -> commit queued -> written -> synced -> answered, applied
                                                           -> checkpointed -> flushed -> part deleted
 
 What is left is looked at by two servers, one after the other, on a copy of the folder, before anybody tries again. Then
@@ -192,10 +192,8 @@ async def survive(scene: Scene, living: "asyncio.Task[None]", *, states: set[str
     dying = asyncio.create_task(scene.wait_for_death())
     await asyncio.wait([dying, living], return_when=asyncio.FIRST_COMPLETED)
     if not dying.done():
-        dying.cancel()
-        await living
-        raise AssertionError("the server did not come to the point")
-    await dying
+        await living  # answers leave before the batch is applied, so its client may have ended first
+    await dying  # a timeout: the server did not come to the point
     left = await scene.states_left()
     assert left[0] == left[1]
     assert left[0] in states
