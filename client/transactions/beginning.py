@@ -185,7 +185,7 @@ class Beginning:
                     await self._begin_again()
 
     def end(self, error: MillraceError) -> None:
-        """Begin no more, for whoever waits for it: the transaction is over."""
+        """Begin no more: the transaction is over. Those who wait for it get the error."""
         self._end_error = error
 
     @contextmanager

@@ -30,7 +30,7 @@ RUN_PROPERTY: Final = "spark.jobGroup.id"
 """A streaming query runs its jobs in a group that has the id of the run for its name."""
 
 BATCH_HOLDER: Final = "batch"
-"""Of batch writes that no query makes: whoever has the writer id."""
+"""Of batch writes that no query makes."""
 _PREFIX: Final = "spark"
 _HOLDER_SIZE_BYTES: Final = 36
 WRITER_ID_SIZE_BYTES_MAX: Final = (

@@ -18,8 +18,8 @@ class TaskMessage(WriterCommitMessage):
         token: of the branch that has what the task wrote; None if that is nothing.
         dead_letters: how many events of the dead-letter stream are among what it wrote.
         was_committed: the task was told that its batch is committed already, so it wrote nothing.
-        refusal: why the batch can never be committed: whoever has the writer id, this query does not, or not in this
-            run. Raised in a task it would be tried again by Spark; so the driver raises it.
+        refusal: why the batch can never be committed: another query has the writer id, or a newer run of this
+            one. Raised in a task it would be tried again by Spark; so the driver raises it.
     """
 
     identity: BatchIdentity

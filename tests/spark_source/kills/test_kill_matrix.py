@@ -122,7 +122,7 @@ def test_a_driver_that_was_taken_for_dead_is_fenced(cell: Cell, points: Points, 
 def test_a_server_that_is_killed_between_two_steps_is_waited_for(
     cell: Cell, points: Points, deadly: DeadlyServer, point: str
 ) -> None:
-    """Behaviours 67 and 89: the query goes on when it is back, and is not started again."""
+    """Behaviours 67 and 89: the query continues when it is back, and is not started again."""
     points.arm(point, "wait", batch=cell.batch)
     cell.start()
     points.wait(within_s=PATIENCE_S)
