@@ -55,7 +55,7 @@ def program(part: str) -> str:
 def shop() -> Iterator[TestServer]:
     """A server on which the README's producer ran."""
     with server() as started:
-        assert run_program(program("client.writer"), started) == "1000 orders are on disk\n"
+        assert run_program(program("orders are on disk"), started) == "1000 orders are on disk\n"
         yield started
 
 
@@ -118,8 +118,9 @@ def test_the_program_about_a_stream_that_grows(shop: TestServer) -> None:
 
 
 @pytest.mark.slow
-def test_the_program_for_tests_of_others(shop: TestServer) -> None:
-    run_program(program("millrace.testing.server"), shop)
+@pytest.mark.parametrize("name", ["segments.append", "testing.chaos"])
+def test_the_programs_for_tests_of_others(shop: TestServer, name: str) -> None:
+    run_program(program(name), shop)
 
 
 @pytest.mark.slow
@@ -231,8 +232,8 @@ def test_the_spark_query_runs_in_a_fresh_shell_and_warns_of_nothing(
 
 def test_every_program_of_the_readme_is_run_here() -> None:
     run = [
-        "client.writer", "async for event", "from millrace import HEAD", "millrace.testing.server", "readStream",
-        "by_events_per_s",
+        "orders are on disk", "async for event", "from millrace import HEAD", "segments.append", "readStream",
+        "by_events_per_s", "testing.chaos",
     ]  # fmt: skip
 
     assert len(blocks("README.md", "python")) == len({program(part) for part in run})
