@@ -13,7 +13,7 @@ from millrace.model.cut import StreamCut
 
 from .link import Link
 from .options import SourceOptions
-from .planning import Bounds, Planner
+from .planning import Bounds, Planner, run_plan
 from .positions import RangePartition
 from .reading import read_partition
 from .snapshot import Marks, StreamSnapshot
@@ -48,7 +48,7 @@ class MillraceBatchReader(DataSourceReader):
             DataLossError: the start is before the truncation, and `failOnDataLoss` is true.
         """
         with closing(Link(self._options)) as link:
-            return list(link.call(self._plan))
+            return list(run_plan(self._plan, link=link, options=self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of a partition; in a task."""

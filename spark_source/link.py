@@ -1,102 +1,106 @@
-"""A way to the server for callers without an event loop: the processes that Spark runs us in call plain functions.
+"""A client for callers without an event loop: the processes that Spark runs us in call plain functions.
 
-The loop turns only during a call, so there is no thread to fork or to stop. Between calls the connection is silent;
-when it was silent for long, it may have been closed by the server, and the next call makes a new one.
+The loop of a link turns only during a call, so there is no thread to fork or to stop. Between calls its connections are
+silent; when they were silent for long, the server may have closed them, and who asks for the client gets a new one.
 
-On the driver, the first call fails at once where no server answers. From then on a call of a query that runs waits
-while the server is away, as long as the option `outageTimeout` says. What only prepares a query gives up as any request
-does.
-
-A task borrows a link, and leaves it to the next task of its process, with its connections and with the blocks that its
-range ended inside of: micro-batches follow each other in the same processes.
+A process of Spark runs tasks and commits, of the source and of the sink, one after the other. `borrowed` lends a link
+to each of them, and to nobody else meanwhile: so what one begins with a client, a transaction for instance, it ends
+with the same client. A link that comes back waits for the next one, with its connections and with the blocks that a
+range ended inside of; micro-batches follow each other in the same processes. One whose use has failed is closed first.
 """
 
 import asyncio
 import atexit
 import os
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Final, TypeVar
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import uvloop
 
-from millrace.client.client import Client
-from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError
+from millrace.client.client import Client, connect
+from millrace.client.errors import AuthenticationError, ServerUnreachableError
+from millrace.client.options import ClientOptions
 from millrace.client.read.ranges import KeptBlocks
+from millrace.client.transport.clock import SYSTEM_CLOCK, Clock
+from millrace.model.errors import MillraceError
 
-from .client_link import REQUEST_TIMEOUT_S, SILENT_S_MAX, open_client
-from .options import SourceOptions
-from .planning import Planner
+from .errors import OptionError
 
 T = TypeVar("T")
 
-RUNS_COUNT_MAX: Final = 3
-"""Of one plan."""
-LINKS_KEPT_COUNT_MAX: Final = 4
-"""Of those that wait for the next task of a process, which runs one task at a time."""
+REQUEST_TIMEOUT_S: Final = 30.0
+SILENT_S_MAX: Final = 5.0
+"""Below the time after which a silent connection is asked for a sign of life, which a still loop cannot give."""
+WAITING_COUNT_MAX: Final = 4
+"""Of the links that wait in a process, which mostly runs one task at a time."""
 KEPT_BLOCKS_SIZE_BYTES_MAX: Final = 64 << 20
 
 
+class ServerChoice(Protocol):
+    """What options say of the server."""
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+
+    @property
+    def token(self) -> str:
+        """Empty for none."""
+
+    @property
+    def tls(self) -> bool:
+        """Whether to use it, with the certificates of the system."""
+
+    @property
+    def outage_timeout_s(self) -> float:
+        """How long what runs waits, each time, for a server that is away."""
+
+
 class Link:
-    """A client of one server. Used by one thread at a time; made by the first call; not to be pickled.
+    """A client of one server. Used by one caller at a time; connects when it is first used; not to be pickled.
 
     Args:
-        is_running: whether the plans are those of a query that runs, and wait for a server that is away.
+        request_timeout_s: of each request, with all reconnects. Reads wait as long as the options say in any case.
+
+    Attributes:
+        kept: blocks inside of which ranges ended. They are those of the client, and are dropped with it.
     """
 
-    def __init__(self, options: SourceOptions, *, is_running: bool = False) -> None:
-        self._options = options
-        self._request_timeout_s = options.outage_timeout_s if is_running else REQUEST_TIMEOUT_S
+    def __init__(
+        self, server: ServerChoice, *, request_timeout_s: float = REQUEST_TIMEOUT_S, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._server = server
+        self._request_timeout_s = request_timeout_s
+        self._clock = clock
         self._runner: asyncio.Runner | None = None
         self._client: Client | None = None
-        self._used_s: float | None = None
+        self._had_client = False
+        self._used_s = 0.0
         self.kept = KeptBlocks(size_bytes_max=KEPT_BLOCKS_SIZE_BYTES_MAX)
 
-    def call(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
-        """Return what a plan returns; run it again where a truncation came between its questions.
-
-        Raises:
-            OptionError: no connection could be made by the first call: names the address or the token.
-            MillraceError: what the plan raised; what its last run raised where truncations do not end.
-        """
-
-        async def run() -> T:
-            client = await self.client(check=self._used_s is None)
-            planner = Planner(client, self._options)
-            for _ in range(RUNS_COUNT_MAX - 1):
-                # The next run knows of the truncation.
-                with suppress(SegmentTruncatedError, SegmentNotFoundError):
-                    return await plan(planner)
-            return await plan(planner)
-
-        try:
-            return self._running().run(run())
-        finally:
-            self._used_s = time.monotonic()
-
-    def turn(self, work: Awaitable[T]) -> T:
-        """Turn the loop until some work is done, and return what it returns; for each batch of a task."""
-        try:
-            return self._running().get_loop().run_until_complete(work)
-        finally:
-            self._used_s = time.monotonic()
-
-    async def client(self, *, check: bool) -> Client:
-        """Return the client, a new one if the last was silent for too long.
-
-        Args:
-            check: connect it first, in one attempt.
+    def check(self) -> None:
+        """Connect in one attempt, unless there was a client before: what runs waits for a server that is away.
 
         Raises:
             OptionError: nothing answers at the address, or the token is refused.
         """
-        if self._used_s is not None and time.monotonic() - self._used_s > SILENT_S_MAX:
-            await self._disconnect()
-        if self._client is None:
-            self._client = await open_client(self._options, check=check, request_timeout_s=self._request_timeout_s)
-        return self._client
+        if not self._had_client:
+            self.turn(self._connect())
+
+    def client(self) -> Client:
+        """Return the client, a new one if the last was silent for too long. What has begun with one goes on with it."""
+        return self.turn(self._current_client())
+
+    def turn(self, work: Coroutine[Any, Any, T]) -> T:
+        """Turn the loop until some work is done, and return what it returns."""
+        if self._runner is None:
+            self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        try:
+            return self._runner.run(work)
+        finally:
+            self._used_s = self._clock.monotonic_s()
 
     def close(self) -> None:
         """Close the connections and the loop; the next call makes new ones."""
@@ -107,10 +111,36 @@ class Link:
             finally:
                 runner.close()
 
-    def _running(self) -> asyncio.Runner:
-        if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-        return self._runner
+    async def _connect(self) -> None:
+        client = self._new_client()
+        try:
+            self._client = await client
+        except MillraceError as error:
+            await client.close()
+            if isinstance(error, AuthenticationError):
+                raise OptionError("token", str(error)) from error
+            place = "" if isinstance(error, ServerUnreachableError) else f"{self._server.address}: "
+            raise OptionError("address", f"{place}{error}") from error
+        self._had_client = True
+
+    async def _current_client(self) -> Client:
+        if self._client is not None and self._clock.monotonic_s() - self._used_s > SILENT_S_MAX:
+            await self._disconnect()
+        if self._client is None:
+            self._client, self._had_client = self._new_client(), True
+        return self._client
+
+    def _new_client(self) -> Client:
+        return connect(
+            self._server.address,
+            options=ClientOptions(
+                token=self._server.token,
+                tls=self._server.tls,
+                client_name="millrace-spark",
+                request_timeout_s=self._request_timeout_s,
+                outage_timeout_s=self._server.outage_timeout_s,
+            ),
+        )
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -119,58 +149,78 @@ class Link:
             await client.close()
 
 
+class _Place(NamedTuple):
+    """Whose a link is, and what makes its client what it is."""
+
+    process: int
+    address: str
+    token: str
+    tls: bool
+    outage_timeout_s: float
+
+
 class _Waiting:
-    """The links of this process that wait for its next task, those used last at the end."""
+    """The links that wait for the next caller, those used last at the end.
+
+    After a fork those of the parent stay where they are: their sockets and loops are the parent's, which goes on with
+    them, so they are neither used here nor closed nor finalized.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._links: list[tuple[int, SourceOptions, Link]] = []
+        self._links: list[tuple[_Place, Link]] = []
 
-    def take(self, options: SourceOptions) -> Link:
-        """Return a link to the server of some options: one that was left by a task, or a new one."""
+    def take(self, place: _Place) -> Link | None:
+        """Return the link of a place that was used last; None if there is none."""
         with self._lock:
-            # What was left in the process that this one was forked from is that one's.
-            self._links = [each for each in self._links if each[0] == os.getpid()]
-            for place in reversed(range(len(self._links))):
-                _, others, link = self._links[place]
-                if _to_server(others) == _to_server(options):
-                    del self._links[place]
-                    return link
-        return Link(options)
+            for number in reversed(range(len(self._links))):
+                if self._links[number][0] == place:
+                    return self._links.pop(number)[1]
+        return None
 
-    def leave(self, options: SourceOptions, link: Link) -> None:
-        """Keep a link for the next task; of too many, close the one used longest ago."""
+    def leave(self, place: _Place, link: Link) -> None:
+        """Keep a link for the next caller; of too many, close the one used longest ago."""
         with self._lock:
-            self._links.append((os.getpid(), options, link))
-            surplus = self._links.pop(0) if len(self._links) > LINKS_KEPT_COUNT_MAX else None
+            self._links.append((place, link))
+            mine = self._mine()
+            surplus = mine[0] if len(mine) > WAITING_COUNT_MAX else None
+            if surplus is not None:
+                self._links.remove(surplus)
         if surplus is not None:
-            surplus[2].close()
+            surplus[1].close()
 
     def close(self) -> None:
-        """Close them all."""
+        """Close those of this process."""
         with self._lock:
-            links, self._links = self._links, []
-        for process, _, link in links:
-            if process == os.getpid():
-                link.close()
+            mine = self._mine()
+            self._links = [each for each in self._links if each not in mine]
+        for _, link in mine:
+            link.close()
+
+    def _mine(self) -> list[tuple[_Place, Link]]:
+        return [each for each in self._links if each[0].process == os.getpid()]
 
 
 _waiting: Final = _Waiting()
-atexit.register(_waiting.close)
 
 
 @contextmanager
-def borrowed(options: SourceOptions) -> Iterator[Link]:
-    """Lend a link to a task, and keep it for the next one unless the task fails."""
-    link = _waiting.take(options)
+def borrowed(server: ServerChoice) -> Iterator[Link]:
+    """Lend a link whose requests wait as long as the options say, and keep it for the next caller."""
+    place = _Place(os.getpid(), server.address, server.token, server.tls, server.outage_timeout_s)
+    link = _waiting.take(place) or Link(server, request_timeout_s=server.outage_timeout_s)
     try:
         yield link
     except BaseException:
         link.close()
         raise
-    _waiting.leave(options, link)
+    finally:
+        _waiting.leave(place, link)
 
 
-def _to_server(options: SourceOptions) -> tuple[object, ...]:
-    """Return those of the options that make a client what it is."""
-    return options.address, options.token, options.tls, options.outage_timeout_s
+def close_waiting_links() -> None:
+    """Close the links of this process that nobody uses."""
+    _waiting.close()
+
+
+atexit.register(close_waiting_links)

@@ -5,11 +5,12 @@ what must be remembered is in the offsets, which Spark keeps.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from millrace.client.client import Client
-from millrace.client.errors import StreamNotFoundError
+from millrace.client.errors import SegmentNotFoundError, SegmentTruncatedError, StreamNotFoundError
 from millrace.client.read.ranges import SegmentRange
 from millrace.client.read.segment_scan import INDEX_SPACING_BYTES
 from millrace.model.cut import TAIL, StreamCut
@@ -18,6 +19,7 @@ from millrace.model.position import Mark
 
 from .advance import advance
 from .errors import MissingRange, OptionError
+from .link import Link
 from .options import SourceOptions
 from .positions import Places, RangePartition, pack
 from .snapshot import StreamSnapshot
@@ -29,6 +31,11 @@ PARTITION_SIZE_BYTES: Final = 64 << 20
 Snapshots = Mapping[str, StreamSnapshot]
 """Streams as they are now, by name."""
 Bounds = tuple[StreamCut, StreamCut]
+
+RUNS_COUNT_MAX: Final = 3
+"""Of one plan."""
+
+T = TypeVar("T")
 
 
 class Planner:
@@ -231,6 +238,28 @@ class Planner:
             "bytes": sum(lag.size_bytes for lag in found),
             "seconds": max((lag.seconds for lag in found), default=0.0),
         }
+
+
+def run_plan(plan: Callable[[Planner], Awaitable[T]], *, link: Link, options: SourceOptions) -> T:
+    """Return what a plan returns; run it again where a truncation came between its questions.
+
+    The first plan over a link fails at once where no server answers. Those after it wait for a server that is away.
+
+    Raises:
+        OptionError: nothing answers to the first plan: names the address or the token.
+        MillraceError: what the plan raised; what its last run raised where truncations do not end.
+    """
+
+    async def run(client: Client) -> T:
+        planner = Planner(client, options)
+        for _ in range(RUNS_COUNT_MAX - 1):
+            # The next run knows of the truncation.
+            with suppress(SegmentTruncatedError, SegmentNotFoundError):
+                return await plan(planner)
+        return await plan(planner)
+
+    link.check()
+    return link.turn(run(link.client()))
 
 
 def _holding(marks: Mapping[int, Mark], snapshot: StreamSnapshot, key: str | None) -> dict[int, Mark]:

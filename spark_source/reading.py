@@ -41,7 +41,7 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
     _freeze()
     assert isinstance(partition, RangePartition)
     with borrowed(options) as link:
-        client = link.turn(link.client(check=False))
+        client = link.client()
         for part in ranges:
             stream = partition.streams[part.segment_id]
             maker = maker_of(options, stream, schema)
@@ -50,7 +50,7 @@ def read_partition(options: SourceOptions, schema: StructType, partition: InputP
                 while (batch := link.turn(_next(batches))) is not None:
                     yield from maker.convert(batch)
             finally:
-                link.turn(batches.aclose())
+                link.turn(_close(batches))
 
 
 def _freeze() -> None:
@@ -65,6 +65,10 @@ def _freeze() -> None:
 
 async def _next(batches: AsyncIterator[pa.RecordBatch]) -> pa.RecordBatch | None:
     return await anext(batches, None)
+
+
+async def _close(batches: AsyncGenerator[pa.RecordBatch, None]) -> None:
+    await batches.aclose()
 
 
 async def _read(

@@ -10,7 +10,7 @@ from .batch import MillraceBatchReader
 from .errors import OptionError
 from .link import Link
 from .options import SourceOptions, parse_options
-from .planning import Bounds, Planner
+from .planning import Bounds, Planner, run_plan
 from .rows import schema_of
 from .sink.options import parse_sink_options
 from .sink.writers import MillraceBatchWriter, Sink, stream_writer
@@ -51,7 +51,7 @@ class MillraceDataSource(DataSource):
         if options.value_format is not None:
             raise OptionError("valueFormat", "needs to know the columns: name them with .schema(...) before load()")
         with closing(Link(options)) as link:
-            _, self._bounds = link.call(Planner.bounds)
+            _, self._bounds = run_plan(Planner.bounds, link=link, options=options)
         return schema_of(options.columns)
 
     def reader(self, schema: StructType) -> MillraceBatchReader:

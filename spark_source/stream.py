@@ -10,7 +10,7 @@ batch starts where the last one ended, and the first batch of a run is not limit
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,7 +22,7 @@ from millrace.model.position import START_MARK, Mark
 from .errors import CheckpointError, MissingRange
 from .link import Link
 from .options import SourceOptions
-from .planning import Planner, Snapshots
+from .planning import Planner, Snapshots, run_plan
 from .positions import Places, StreamOffset
 from .query_cursor import QueryCursor, made_name
 from .reading import read_partition
@@ -42,6 +42,8 @@ else:
 
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -80,7 +82,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_columns(schema, options)
         self._options = options
         self._schema = schema
-        self._link = Link(options, is_running=True)
+        self._link = Link(options, request_timeout_s=options.outage_timeout_s)
         self._state = QueryState()
         self._cursor = QueryCursor(hold_s=options.cursor_hold_s)
 
@@ -133,12 +135,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Let the query end at the tail as it is now."""
-        self._state.available_end = self._link.call(self._find_target)
+        self._state.available_end = self._run(self._find_target)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the tail and the lag: what is not in a batch yet. Spark shows it as `latestOffset`."""
         planned_end = self._state.planned_end
-        return None if planned_end is None else self._link.call(self._report)
+        return None if planned_end is None else self._run(self._report)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of the batch between two offsets, wherever the stream was scaled between them.
@@ -153,14 +155,14 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._state.planned_end = last
         if not last.cursor:  # PySpark 4.0 and 4.1 had said nothing of the start when it was planned
             self._state.cursor = first.cursor
-        return self._link.call(lambda planner: self._plan(planner, first, last))
+        return self._run(lambda planner: self._plan(planner, first, last))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the cursor of the query on the server. How far the query has come is in its checkpoint."""
         offset = StreamOffset.from_json(end)
         begun = self._state.begun
         places = begun[1] if begun is not None and begun[0] == offset else offset.places
-        self._link.call(lambda planner: self._move_cursor(planner, offset, places))
+        self._run(lambda planner: self._move_cursor(planner, offset, places))
 
     def stop(self) -> None:
         """Close the connection."""
@@ -173,6 +175,9 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options, self._schema, partition)
 
     # --- inside ---
+
+    def _run(self, plan: Callable[[Planner], Awaitable[T]]) -> T:
+        return run_plan(plan, link=self._link, options=self._options)
 
     def _limits(self, limit: "ReadLimit | None") -> tuple[int | None, int | None]:
         """Return the most events and bytes of a batch."""
@@ -188,7 +193,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _remember(self, plan: Callable[[Planner], Awaitable[StreamOffset]]) -> dict[str, Any]:
         """Plan how far the query goes, and remember it."""
-        self._state.planned_end = planned_end = self._link.call(plan)
+        self._state.planned_end = planned_end = self._run(plan)
         return planned_end.to_json()
 
     async def _initial(self, planner: Planner) -> StreamOffset:

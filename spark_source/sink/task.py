@@ -28,8 +28,8 @@ from millrace.client.transactions.branch import Branch, BranchToken
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.write.options import WriterOptions
 from millrace.model.errors import InvalidArgumentError
-from millrace.spark_source.client_link import ClientLink, shared_link
 from millrace.spark_source.errors import RowError, TransactionLostError
+from millrace.spark_source.link import Link
 from millrace.spark_source.values.dead_letters import Refused, dead_letters, split_refused
 
 from .columns import EventMaker, Made, batches_by_stream
@@ -56,15 +56,18 @@ class SinkTask:
     """The work of one task.
 
     Args:
+        link: lent to this task for as long as it runs: its branch belongs to one client.
         partition: which one it writes, for errors.
     """
 
-    def __init__(self, options: SinkOptions, identity: BatchIdentity, make: EventMaker, *, partition: int) -> None:
+    def __init__(
+        self, options: SinkOptions, identity: BatchIdentity, make: EventMaker, *, link: Link, partition: int
+    ) -> None:
         self._options = options
         self._identity = identity
         self._make = make
         self._partition = partition
-        self._link: ClientLink = shared_link(options)
+        self._link = link
         self._open: OpenBranch | None = None
         # Rows of the batches before this one.
         self._row_count = 0
@@ -155,14 +158,8 @@ class SinkTask:
 
     def _write_events(self, stream: str, events: pa.RecordBatch) -> None:
         if self._open is None:
-            self._open = self._link.call(self._begin)
-        branch = self._open.branch
-
-        async def write(client: Client) -> None:
-            _ = branch.write_arrow(events, stream=stream)  # `drain` and `finish` say what went wrong
-            await branch.drain()
-
-        self._link.call(write, is_continued=True)
+            self._open = self._link.turn(self._begin(self._link.client()))
+        self._link.turn(_write(self._open.branch, stream, events))
 
     async def _begin(self, client: Client) -> OpenBranch:
         """Begin the transaction, or join it."""
@@ -173,23 +170,13 @@ class SinkTask:
         """Return the token, once all is durable; None if there were no rows."""
         if self._open is None:
             return None
-        branch = self._open.branch
-
-        async def finish(_: Client) -> BranchToken:
-            return await branch.finish()
-
-        return self._link.call(finish, is_continued=True)
+        return self._link.turn(self._open.branch.finish())
 
     def _release(self) -> None:
         """Leave the transaction to the others; its lease ends what nobody commits."""
         opened, self._open = self._open, None
-        if opened is None:
-            return
-
-        async def release(_: Client) -> None:
-            opened.transaction.release()
-
-        self._link.call(release, is_continued=True)
+        if opened is not None:
+            self._link.turn(_release(opened.transaction))
 
 
 async def begin(client: Client, options: SinkOptions, identity: BatchIdentity) -> Transaction:
@@ -209,6 +196,15 @@ def lost_text(identity: BatchIdentity, options: SinkOptions, reason: str) -> str
         f"{reason}. Nothing of {identity.name} is in the streams; the batch can be run again. If no task names its"
         f" transaction for {options.lease_s:g} s, the option transactionLease has to be longer"
     )
+
+
+async def _write(branch: Branch, stream: str, events: pa.RecordBatch) -> None:
+    _ = branch.write_arrow(events, stream=stream)  # `drain` and `finish` say what went wrong
+    await branch.drain()
+
+
+async def _release(transaction: Transaction) -> None:
+    transaction.release()
 
 
 def _pieces(events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -16,8 +16,8 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from millrace.spark_source.client_link import shared_link
 from millrace.spark_source.errors import SourceError
+from millrace.spark_source.link import borrowed
 
 from .columns import maker_of
 from .driver import abort_batch, commit_batch
@@ -65,14 +65,15 @@ class Sink:
             OptionError: nothing answers at the address, or a stream is not there.
         """
         maker_of(self.schema, self.options)
-        link = shared_link(self.options)
-        link.check()
-        link.call(lambda client: check_streams(client, self.options))
+        with borrowed(self.options) as link:
+            link.check()
+            link.turn(check_streams(link.client(), self.options))
 
     def write(self, batches: Iterable[pa.RecordBatch], identity: BatchIdentity) -> TaskMessage:
         """Write the rows of a task. Raises like `SinkTask.run`."""
         make = maker_of(self.schema, self.options)
-        return SinkTask(self.options, identity, make, partition=partition_of_task()).run(batches)
+        with borrowed(self.options) as link:
+            return SinkTask(self.options, identity, make, link=link, partition=partition_of_task()).run(batches)
 
     def commit(self, messages: Messages) -> None:
         """Commit what tasks have written. Raises like `commit_batch`."""
@@ -80,13 +81,15 @@ class Sink:
         if len(ours) < len(messages):
             raise SourceError(f"{len(messages) - len(ours)} tasks of the batch have no message")
         if ours:
-            shared_link(self.options).call(lambda client: commit_batch(client, self.options, ours))
+            with borrowed(self.options) as link:
+                link.turn(commit_batch(link.client(), self.options, ours))
 
     def abort(self, messages: Messages) -> None:
         """Delete what tasks have written, unless it is committed."""
         ours = _ours(messages)
         if ours:
-            shared_link(self.options).call(lambda client: abort_batch(client, self.options, ours))
+            with borrowed(self.options) as link:
+                link.turn(abort_batch(link.client(), self.options, ours))
 
 
 class MillraceBatchWriter(DataSourceArrowWriter):

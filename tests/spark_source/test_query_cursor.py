@@ -135,7 +135,7 @@ def test_an_idle_query_renews_its_cursor(shop: Shop) -> None:
     with closing(Link(parse_options(shop.options()))) as link:
 
         def saved_us() -> int:
-            link.call(lambda planner: cursor.move(planner.client, "billing", cuts))
+            link.turn(cursor.move(link.client(), "billing", cuts))
             (saved,) = shop.client.cursors(shop.stream).list()
             assert saved.hold_s == 100
             return saved.saved_us

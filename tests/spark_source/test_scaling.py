@@ -13,7 +13,7 @@ from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
-from millrace.spark_source.planning import Planner
+from millrace.spark_source.planning import Planner, run_plan
 from millrace.spark_source.positions import RangePartition, StreamOffset
 from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.source import MillraceDataSource
@@ -459,7 +459,7 @@ def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of
         )
 
     with closing(Link(options)) as link:
-        partitions = link.call(plan)
+        partitions = run_plan(plan, link=link, options=options)
     assert runs == 2
     assert sum(part.size_bytes for partition in partitions for part in partition.ranges) == (
         shop.client.stream_info(shop.stream).size_bytes
@@ -505,4 +505,4 @@ def test_planning_asks_for_the_stream_and_nothing_of_its_segments(shop: Shop) ->
         return planner.client.statistics().reads.connects
 
     with closing(Link(options)) as link:
-        assert link.call(plan) == 0
+        assert run_plan(plan, link=link, options=options) == 0

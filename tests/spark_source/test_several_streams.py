@@ -12,7 +12,7 @@ from millrace.client.errors import StreamNotFoundError
 from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
 from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
-from millrace.spark_source.planning import Planner
+from millrace.spark_source.planning import Planner, run_plan
 from millrace.spark_source.positions import StreamOffset
 from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.snapshot import cut_of
@@ -242,8 +242,9 @@ def test_several_streams_end_where_they_did_at_one_moment(shops: Shops) -> None:
             assert sum(mark.events for mark in snapshot.tail.values()) == 10
             assert snapshot.stream.tail() != tails[name]
 
-    with closing(Link(parse_options(shops.options(stream=shops.names("a", "b"))))) as link:
-        link.call(plan)
+    options = parse_options(shops.options(stream=shops.names("a", "b")))
+    with closing(Link(options)) as link:
+        run_plan(plan, link=link, options=options)
 
 
 def test_a_batch_sees_all_of_a_transaction_or_nothing(shops: Shops, drivers: Drivers) -> None:

@@ -1,6 +1,6 @@
 """The parts of a sink without Spark: a test is the executors and the driver of its queries."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import millrace
 from millrace.blocking import Client
 from millrace.client.testing import TestServer
 from millrace.model.producer import Producer
-from millrace.spark_source.client_link import close_shared_links, shared_link
+from millrace.spark_source.link import borrowed, close_waiting_links
 from millrace.spark_source.sink.columns import maker_of
 from millrace.spark_source.sink.driver import abort_batch, commit_batch
 from millrace.spark_source.sink.identity import BatchIdentity, identity_of_producer
@@ -26,7 +26,7 @@ SCHEMA = StructType([StructField("value", BinaryType()), StructField("key", Stri
 def links() -> Iterator[None]:
     """No link outlives its test: each has an event loop."""
     yield
-    close_shared_links()
+    close_waiting_links()
 
 
 class Cluster:
@@ -46,24 +46,33 @@ class Cluster:
         query = holder or f"query-{self.stream}"
         return identity_of_producer(Producer(writer or query, query, run, batch))
 
-    def task(
-        self, identity: BatchIdentity, *, schema: StructType = SCHEMA, partition: int = 0, **options: object
-    ) -> SinkTask:
+    def run(
+        self,
+        identity: BatchIdentity,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        schema: StructType = SCHEMA,
+        partition: int = 0,
+        **options: object,
+    ) -> TaskMessage:
+        """Run a task that writes these batches."""
         given = self.options(**options)
-        return SinkTask(given, identity, maker_of(schema, given), partition=partition)
+        with borrowed(given) as link:
+            return SinkTask(given, identity, maker_of(schema, given), link=link, partition=partition).run(batches)
 
     def write(self, identity: BatchIdentity, *values: bytes, key: str | None = None, **options: object) -> TaskMessage:
         """Run a task that writes these values under one key."""
-        given = self.options(**options)
-        return SinkTask(given, identity, maker_of(SCHEMA, given), partition=0).run([rows(*values, key=key)])
+        return self.run(identity, [rows(*values, key=key)], schema=SCHEMA, partition=0, **options)
 
     def commit(self, *messages: TaskMessage, **options: object) -> None:
         given = self.options(**options)
-        shared_link(given).call(lambda client: commit_batch(client, given, messages))
+        with borrowed(given) as link:
+            link.turn(commit_batch(link.client(), given, messages))
 
     def abort(self, *messages: TaskMessage, **options: object) -> None:
         given = self.options(**options)
-        shared_link(given).call(lambda client: abort_batch(client, given, messages))
+        with borrowed(given) as link:
+            link.turn(abort_batch(link.client(), given, messages))
 
     def stored(self, stream: str | None = None) -> list[bytes]:
         """Return the events of a stream, sorted."""

@@ -26,7 +26,7 @@ def test_a_batch_is_committed_once_it_is(cluster: Cluster) -> None:
 def test_a_batch_without_rows_is_committed_to_no_stream(cluster: Cluster) -> None:
     """Behaviour 70: so the stream is named by who asks."""
     identity = cluster.identity(2)
-    cluster.commit(cluster.task(identity).run([rows()]))
+    cluster.commit(cluster.run(identity, [rows()]))
     writer = f"query-{cluster.stream}"
 
     assert committed(cluster.address, writer, 2, stream=cluster.stream) == cluster.client.stream_cut(cluster.stream)

@@ -11,7 +11,7 @@ import millrace
 from millrace.model.event import Event
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.spark_source import OptionError, RowError
-from millrace.spark_source.client_link import shared_link
+from millrace.spark_source.link import borrowed
 from millrace.spark_source.sink.targets import check_streams
 from tests.spark_source.sink.conftest import Cluster, batch_of, rows
 
@@ -42,8 +42,8 @@ def test_refused_rows_are_events_of_another_stream_once(
     """Behaviours 60 and 67: the batch is stored without them, and the commit tells how many there are."""
     identity = cluster.identity()
     batches = [rows(b"1", None, b"2", key="k"), rows(bytes(EVENT_SIZE_BYTES_MAX + 1), b"3", key="k")]
-    lost = cluster.task(identity, deadLetterStream=dead).run(batches)
-    message = cluster.task(identity, deadLetterStream=dead).run(batches)
+    lost = cluster.run(identity, batches, deadLetterStream=dead)
+    message = cluster.run(identity, batches, deadLetterStream=dead)
     assert (lost.dead_letters, message.dead_letters) == (2, 2)
     assert letters(cluster, dead) == []
 
@@ -63,8 +63,8 @@ def test_refused_rows_are_events_of_another_stream_once(
 
 
 def test_a_row_without_a_form_and_one_of_another_stream_are_dead_letters(cluster: Cluster, dead: str) -> None:
-    task = cluster.task(cluster.identity(), schema=TYPED, deadLetterStream=dead, valueFormat="json")
-    message = task.run([priced(1.5, math.nan), priced(2.5, stream="tests/elsewhere"), priced(math.inf, 3.5)])
+    batches = [priced(1.5, math.nan), priced(2.5, stream="tests/elsewhere"), priced(math.inf, 3.5)]
+    message = cluster.run(cluster.identity(), batches, schema=TYPED, deadLetterStream=dead, valueFormat="json")
     cluster.commit(message, deadLetterStream=dead)
 
     assert cluster.stored() == [b'{"price":1.5}', b'{"price":3.5}']
@@ -81,7 +81,7 @@ def test_a_row_without_a_form_and_one_of_another_stream_are_dead_letters(cluster
 
 def test_of_a_batch_that_is_aborted_no_dead_letter_is_left(cluster: Cluster, dead: str) -> None:
     """Behaviour 68."""
-    message = cluster.task(cluster.identity(), deadLetterStream=dead).run([rows(None, b"1")])
+    message = cluster.run(cluster.identity(), [rows(None, b"1")], deadLetterStream=dead)
     cluster.abort(message, deadLetterStream=dead)
 
     assert letters(cluster, dead) == []
@@ -99,9 +99,9 @@ def test_without_such_a_stream_the_row_is_named(
     cluster: Cluster, batch: pa.RecordBatch, column: str, row: int, reason: str
 ) -> None:
     """Behaviour 60."""
-    task = cluster.task(cluster.identity(), schema=TYPED, valueFormat="json")
+    batches = [priced(1.0, 2.0), priced(3.0, 4.0), batch]
     with pytest.raises(RowError, match=reason) as caught:
-        task.run([priced(1.0, 2.0), priced(3.0, 4.0), batch])
+        cluster.run(cluster.identity(), batches, schema=TYPED, valueFormat="json")
 
     assert (caught.value.column, caught.value.row) == (column, row)
 
@@ -116,7 +116,7 @@ def test_a_row_that_becomes_too_large_is_named_by_its_number(cluster: Cluster) -
         }
     )
     with pytest.raises(RowError) as caught:
-        cluster.task(cluster.identity(), schema=schema, valueFormat="arrow").run([batch])
+        cluster.run(cluster.identity(), [batch], schema=schema, valueFormat="arrow")
 
     assert (caught.value.column, caught.value.row) == ("value", 2)
 
@@ -125,9 +125,10 @@ def test_the_stream_of_dead_letters_has_to_be_there(cluster: Cluster) -> None:
     """Behaviour 60: it is made where the others are."""
     name = f"{cluster.stream}-none"
     options = cluster.options(deadLetterStream=name)
-    with pytest.raises(OptionError, match=f'option "deadLetterStream": there is no stream {name}'):
-        shared_link(options).call(lambda client: check_streams(client, options))
     created = cluster.options(deadLetterStream=name, createSegments=3)
-    shared_link(created).call(lambda client: check_streams(client, created))
+    with borrowed(options) as link:
+        with pytest.raises(OptionError, match=f'option "deadLetterStream": there is no stream {name}'):
+            link.turn(check_streams(link.client(), options))
+        link.turn(check_streams(link.client(), created))
 
     assert len(cluster.client.stream_info(name).open_segments) == 3

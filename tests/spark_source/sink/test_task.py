@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -11,9 +12,13 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 import millrace
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.spark_source import ReplacedError, RowError, SourceError, TransactionLostError
+from millrace.spark_source.link import SILENT_S_MAX, Link
+from millrace.spark_source.sink.columns import maker_of
 from millrace.spark_source.sink.identity import identity_of_job
 from millrace.spark_source.sink.message import TaskMessage
-from tests.spark_source.sink.conftest import Cluster, batch_of, rows
+from millrace.spark_source.sink.task import SinkTask
+from tests.spark_source.sink.conftest import SCHEMA, Cluster, batch_of, rows
+from tests.support.clock import ManualClock
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -51,7 +56,7 @@ def test_only_the_attempts_whose_messages_the_driver_has_are_committed(cluster: 
         raise RuntimeError("the task fails")
 
     with pytest.raises(RuntimeError, match="the task fails"):
-        cluster.task(identity).run(failing())
+        cluster.run(identity, failing())
     cluster.write(identity, b"speculative")
     winner = cluster.write(identity, b"winner")
     assert len(cluster.open_names()) == 1
@@ -60,6 +65,25 @@ def test_only_the_attempts_whose_messages_the_driver_has_are_committed(cluster: 
 
     assert cluster.stored() == [b"winner"]
     assert cluster.open_names() == []
+
+
+def test_a_task_goes_on_with_the_client_that_it_began_with(cluster: Cluster) -> None:
+    """However long Spark takes for the next rows: its branch belongs to that client."""
+    identity, options, clock = cluster.identity(), cluster.options(), ManualClock()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for value in (b"1", b"2", b"3"):
+            yield rows(value)
+            clock.move(10 * SILENT_S_MAX)
+
+    with closing(Link(options, clock=clock)) as link:
+        first = link.client()
+        message = SinkTask(options, identity, maker_of(SCHEMA, options), link=link, partition=0).run(slow())
+        clock.move(10 * SILENT_S_MAX)
+        assert link.client() is not first
+
+    cluster.commit(message)
+    assert cluster.stored() == [b"1", b"2", b"3"]
 
 
 def test_a_batch_that_comes_again_is_committed_once(cluster: Cluster) -> None:
@@ -96,7 +120,7 @@ def test_a_task_that_is_told_in_the_middle_that_its_batch_is_committed_ends_well
         for _ in range(3):
             yield rows(b"late", key="b")
 
-    message = cluster.task(identity).run(overtaken())
+    message = cluster.run(identity, overtaken())
 
     assert message == TaskMessage(identity=identity, was_committed=True)
     assert cluster.stored() == [b"winner"]
@@ -110,7 +134,7 @@ def test_a_task_that_is_told_at_its_end_that_its_batch_is_committed_ends_well(cl
         yield rows(b"zombie")
         cluster.commit(cluster.write(identity, b"winner"))
 
-    message = cluster.task(identity).run(overtaken())
+    message = cluster.run(identity, overtaken())
 
     # What it had written was stored before the commit dropped it, or not: both are fine, and neither is read.
     assert message.was_committed or message.token is not None
@@ -122,7 +146,7 @@ def test_a_task_that_is_told_at_its_end_that_its_batch_is_committed_ends_well(cl
 def test_a_task_without_rows_asks_nothing_and_a_batch_without_rows_is_committed(cluster: Cluster) -> None:
     """Behaviour 70."""
     identity = cluster.identity(4)
-    messages = [cluster.task(identity).run([]), cluster.task(identity).run([rows()])]
+    messages = [cluster.run(identity, []), cluster.run(identity, [rows()])]
     assert messages == [TaskMessage(identity=identity)] * 2
     assert cluster.open_names() == []
 
@@ -265,7 +289,7 @@ def test_a_task_whose_transaction_was_aborted_fails_and_says_what_it_lost(cluste
             yield rows(b"late", key="b")
 
     with pytest.raises(TransactionLostError, match=f"Nothing of {identity.name} is in the streams"):
-        cluster.task(identity).run(orphaned())
+        cluster.run(identity, orphaned())
 
     assert cluster.open_names() == []
 
@@ -304,7 +328,7 @@ def test_rows_go_to_the_stream_that_they_name(cluster: Cluster) -> None:
     schema = StructType([StructField("value", StringType()), StructField("stream", StringType())])
     batch = batch_of({"value": (pa.string(), ["1", "2", "3"]), "stream": (pa.string(), [other, cluster.stream, other])})
     streams = f"{cluster.stream}, {other}"
-    message = cluster.task(cluster.identity(), schema=schema, stream=streams).run([batch])
+    message = cluster.run(cluster.identity(), [batch], schema=schema, stream=streams)
     assert cluster.stored(other) == []
 
     cluster.commit(message, stream=streams)
@@ -320,7 +344,7 @@ def test_headers_and_timestamps_are_kept(cluster: Cluster) -> None:
     batch = batch_of(
         {"value": (pa.binary(), [b"1", b"2"]), "headers": (pa.map_(pa.string(), pa.binary()), [[("a", b"x")], None])}
     )
-    cluster.commit(cluster.task(cluster.identity(), schema=schema).run([batch]))
+    cluster.commit(cluster.run(cluster.identity(), [batch], schema=schema))
 
     with cluster.client.reader(cluster.stream, end=millrace.TAIL) as reader:
         assert {event.value: event.headers for event in reader} == {b"1": {"a": b"x"}, b"2": {}}
@@ -331,7 +355,7 @@ def test_a_large_batch_is_written_in_parts(cluster: Cluster) -> None:
     value = bytes(4 << 20)
     batch = rows(*[value] * 80)
     assert batch.nbytes > 256 << 20
-    cluster.commit(cluster.task(cluster.identity()).run([batch]))
+    cluster.commit(cluster.run(cluster.identity(), [batch]))
 
     with cluster.client.reader(cluster.stream, end=millrace.TAIL) as reader:
         assert sum(len(event.value) for event in reader) == 80 * len(value)
@@ -380,7 +404,7 @@ def test_a_row_that_can_be_no_event_is_named(
     good = batch_of({name: (kind, values[:1]) for name, (kind, values) in columns.items()})
 
     with pytest.raises(RowError) as caught:
-        cluster.task(cluster.identity(), schema=schema, partition=3).run([good, good, batch_of(columns)])
+        cluster.run(cluster.identity(), [good, good, batch_of(columns)], schema=schema, partition=3)
 
     error = caught.value
     assert (error.column, error.row, error.partition) == (column, 3, 3)
@@ -393,4 +417,4 @@ def test_a_row_names_one_of_several_streams(cluster: Cluster) -> None:
     schema = StructType([StructField("value", StringType()), StructField("stream", StringType())])
     batch = batch_of({"value": (pa.string(), ["1"]), "stream": (pa.string(), [None])})
     with pytest.raises(RowError, match='column "stream", row 0 of partition 0: is null'):
-        cluster.task(cluster.identity(), schema=schema, stream=f"{cluster.stream},tests/other").run([batch])
+        cluster.run(cluster.identity(), [batch], schema=schema, stream=f"{cluster.stream},tests/other")
