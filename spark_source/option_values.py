@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from millrace.client.options import parse_address
+from millrace.model.names import checked_stream_name
 from millrace.model.quantities import parse_duration, parse_size
 
 from .errors import OptionError
@@ -105,6 +106,19 @@ def choice_of(choices: type[Choice], text: str) -> Choice:
         return choices(text)
     except ValueError:
         raise ValueError(f"{text!r} is none of {', '.join(choices)}") from None
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Return the names in a list like `key, value`, each of which is there once."""
+    names = tuple(name.strip() for name in text.split(","))
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{twice[0]} is named twice")
+    return names
+
+
+def stream_names_of(text: str) -> tuple[str, ...]:
+    """Return the names in a list like `shop/orders, shop/returns`."""
+    return tuple(map(checked_stream_name, names_of(text)))
 
 
 def value_format_of(text: str) -> ValueFormat:

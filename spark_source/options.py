@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.model.cut import HEAD, CutChoice, PastCut, StreamCut, parse_choice
-from millrace.model.names import checked_stream_name
 from millrace.model.quantities import parse_duration
 from millrace.model.selection import ANY, Selection, is_pattern
 from millrace.model.slice import Slice
@@ -22,7 +21,9 @@ from .option_values import (
     duration_of,
     flag_of,
     named_options,
+    names_of,
     size_of,
+    stream_names_of,
     value_format_of,
     values_of,
 )
@@ -157,28 +158,19 @@ def _of_stream(cuts: Cuts, stream: str) -> CutChoice | None:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Return the names in a list like `shop/orders, shop/returns`."""
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
+    for name in names_of(text):
         if is_pattern(name):
             raise ValueError(f"{name} is a pattern: write streamPattern={name}")
-        checked_stream_name(name)
-    return _each_once(names)
+    return stream_names_of(text)
 
 
 def _patterns(text: str) -> tuple[str, ...]:
     """Return the patterns in a list like `plant/sensor-*`."""
-    patterns = tuple(pattern.strip() for pattern in text.split(","))
+    patterns = names_of(text)
     for pattern in patterns:
         if not is_pattern(pattern):
             raise ValueError(f"{pattern!r} has no {ANY}, which stands for any characters: write stream={pattern}")
-    return _each_once(patterns)
-
-
-def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"{twice[0]} is named twice")
-    return names
+    return patterns
 
 
 def _cuts(text: str) -> Cuts:
@@ -200,11 +192,11 @@ def _hold(text: str) -> float:
 
 def _columns(text: str) -> tuple[str, ...]:
     """Return the names in a list like `key, value`."""
-    names = tuple(name.strip().lower() for name in text.split(","))
+    names = names_of(text.lower())
     for name in names:
         if name not in COLUMN_NAMES:
             raise ValueError(f"there is no column {name!r}; the columns are {', '.join(COLUMN_NAMES)}")
-    return _each_once(names)
+    return names
 
 
 def _mode(text: str) -> Mode:

@@ -15,6 +15,7 @@ from millrace.spark_source.option_values import (
     duration_of,
     flag_of,
     named_options,
+    stream_names_of,
     value_format_of,
     values_of,
 )
@@ -96,10 +97,7 @@ def parse_sink_options(options: Mapping[str, str], *, is_streaming: bool) -> Sin
 
 
 def _streams(text: str) -> tuple[str, ...]:
-    """Return the names in a list like `shop/orders, shop/returns`."""
-    names = tuple(checked_stream_name(name.strip()) for name in text.split(","))
-    if len(set(names)) < len(names):
-        raise ValueError(f"{text} names a stream twice")
+    names = stream_names_of(text)
     if len(names) > STREAMS_COUNT_MAX:
         raise ValueError(f"{len(names)} streams, and a transaction is over {STREAMS_COUNT_MAX} at most")
     return names
