@@ -11,27 +11,21 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from .errors import MalformedValueError, SchemaError
 from .options import SourceOptions
 from .rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema
 from .values import ArrowDecoder, Decoded, Decoder, JsonDecoder, Malformed, Mode, ValueFormat, arrow_fields
 from .values.arrays import numbers
-from .values.own_columns import CORRUPT_NAME, ERROR_NAME, OWN_NAMES, PLAIN_NAMES, ROW_NAME
+from .values.own_columns import CORRUPT_NAME, ERROR_NAME, OWN_TYPES, PLAIN_NAMES, ROW_NAME, check_own_type
 
 logger = logging.getLogger(__name__)
 
-_OWN_TYPES: Final[dict[str, DataType]] = {
-    **{name: SCHEMA[name[1:]].dataType for name in PLAIN_NAMES},
-    ROW_NAME: IntegerType(),
-    CORRUPT_NAME: BinaryType(),
-    ERROR_NAME: StringType(),
-}
 _NULLABLE: Final = ("_key", "_timestamp", CORRUPT_NAME, ERROR_NAME)
 _POSITION: Final = ("segment", "offset", "index")
 
-assert tuple(_OWN_TYPES) == OWN_NAMES
+assert all(OWN_TYPES[name] == SCHEMA[name[1:]].dataType for name in PLAIN_NAMES)
 
 
 def check_typed_schema(schema: StructType, value_format: ValueFormat, mode: Mode) -> None:
@@ -41,8 +35,10 @@ def check_typed_schema(schema: StructType, value_format: ValueFormat, mode: Mode
         SchemaError: a column that the format has no form for, or an own one of another type; names it.
     """
     for field in schema.fields:
-        _check_own(field)
-    decoded = [field for field in schema.fields if field.name not in OWN_NAMES]
+        check_own_type(field.name, field.dataType, advice="a field of this name in a value cannot be read")
+        if field.name in _NULLABLE and not field.nullable:
+            raise SchemaError(field.name, "may be null")
+    decoded = [field for field in schema.fields if field.name not in OWN_TYPES]
     if not decoded:
         raise SchemaError("value", "the schema names no column that is decoded from it")
     arrow_fields(decoded, value_format)
@@ -80,7 +76,7 @@ class TypedBatchMaker:
         self._schema = arrow_fields(schema.fields, ValueFormat.ARROW)  # which has a form for maps, as headers are
         plain = {name[1:] for name in schema.names if name in PLAIN_NAMES} | {"value", *_POSITION}
         self._plain = BatchMaker(stream, StructType([field for field in SCHEMA.fields if field.name in plain]))
-        decoded = arrow_fields([field for field in schema.fields if field.name not in OWN_NAMES], value_format)
+        decoded = arrow_fields([field for field in schema.fields if field.name not in OWN_TYPES], value_format)
         self._decoder: Decoder
         if value_format is ValueFormat.JSON:
             self._decoder = JsonDecoder(decoded, ends_at_first=mode is Mode.FAILFAST)
@@ -124,7 +120,7 @@ class TypedBatchMaker:
                 return numbers(pa.int32(), rows)
             if name in (CORRUPT_NAME, ERROR_NAME):
                 return texts[name] if texts else pa.nulls(len(events), field.type)
-            if name not in OWN_NAMES:
+            if name not in OWN_TYPES:
                 return columns.column(name)
             own = part.column(name[1:])
             return own if index is None else own.take(index)
@@ -153,17 +149,3 @@ def _with_malformed(
             ERROR_NAME: pa.array([str(malformed) for malformed in decoded.malformed], pa.string()).take(of_bad),
         },
     )
-
-
-def _check_own(field: StructField) -> None:
-    wanted = _OWN_TYPES.get(field.name)
-    if wanted is None:
-        return
-    if field.dataType != wanted:
-        raise SchemaError(
-            field.name,
-            f"is the event's own and {wanted.simpleString()}, not {field.dataType.simpleString()}:"
-            " a field of this name in a value cannot be read",
-        )
-    if field.name in _NULLABLE and not field.nullable:
-        raise SchemaError(field.name, "may be null")

@@ -16,18 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, MapType, ShortType, StringType, StructType
 
 from millrace.spark_source.errors import OptionError, SchemaError
 
@@ -37,18 +26,18 @@ from .arrow_types import arrow_fields
 from .codec import Malformed, MalformedError, sift
 from .formats import ValueFormat
 from .json_encoder import encode_json
-from .own_columns import PLACE_NAMES
+from .own_columns import PLACE_NAMES, check_own_type
 
 ENCODED_SIZE_BYTES_MAX: Final = 64 << 20
 """Of the rows that are encoded at once: text of JSON may be six times as long, and ends at 2 GiB in a column."""
 
-_OWN: Final[dict[str, tuple[str, DataType, pa.DataType]]] = {
-    "_key": ("key", StringType(), pa.string()),
-    "_timestamp": ("timestamp", TimestampType(), pa.timestamp("us", tz="UTC")),
-    "_headers": ("headers", MapType(StringType(), BinaryType()), pa.map_(pa.string(), pa.binary())),
-    "_stream": ("stream", StringType(), pa.string()),
+_OWN: Final[dict[str, pa.DataType]] = {
+    "_key": pa.string(),
+    "_timestamp": pa.timestamp("us", tz="UTC"),
+    "_headers": pa.map_(pa.string(), pa.binary()),
+    "_stream": pa.string(),
 }
-"""Of each own column that of the event, and its type in Spark and in Arrow."""
+"""The own columns that are written, and their types in Arrow. That of the event has the same name without the `_`."""
 _OF_ONE_ROW: Final = ("_timestamp", "_headers")
 _KEY_TYPES: Final = (StringType, ByteType, ShortType, IntegerType, LongType)
 
@@ -85,7 +74,7 @@ class ValueEncoder:
         self._format = value_format
         self._own = [field.name for field in schema.fields if field.name in _OWN]
         for field in schema.fields:
-            _check_own(field.name, field.dataType, value_format)
+            _check_written(field.name, field.dataType, value_format)
         _check_key(schema, key_column)
         self._key_column = key_column
         fields = arrow_fields([field for field in schema.fields if field.name not in _OWN], value_format)
@@ -104,7 +93,7 @@ class ValueEncoder:
         rows = pa.RecordBatch.from_arrays(
             [batch.column(field.name).cast(field.type) for field in self._schema], schema=self._schema
         )
-        own = {_OWN[name][0]: batch.column(name).cast(_OWN[name][2]) for name in self._own}
+        own = {name[1:]: batch.column(name).cast(_OWN[name]) for name in self._own}
         if self._key_column is not None:
             own["key"] = batch.column(self._key_column).cast(pa.string())
         encode = encode_json if self._format is ValueFormat.JSON else _checked
@@ -162,20 +151,14 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from _parts(batch.slice(half))
 
 
-def _check_own(name: str, kind: DataType, value_format: ValueFormat) -> None:
+def _check_written(name: str, kind: DataType, value_format: ValueFormat) -> None:
     if name in PLACE_NAMES:
         raise SchemaError(name, "says where or how an event was read, and cannot be written: drop or rename it")
-    if name not in _OWN:
-        return
-    wanted = _OWN[name][1]
-    if kind != wanted and not (isinstance(kind, MapType) and _is_headers(kind)):
-        raise SchemaError(name, f"is the event's own and {wanted.simpleString()}, not {kind.simpleString()}: rename it")
+    if isinstance(kind, MapType):
+        kind = MapType(kind.keyType, kind.valueType)  # where values are null is seen in the rows
+    check_own_type(name, kind, advice="rename it")
     if name in _OF_ONE_ROW and value_format is ValueFormat.ARROW:
         raise SchemaError(name, f'is that of one row, and in valueFormat "{value_format}" an event has many: rename it')
-
-
-def _is_headers(kind: MapType) -> bool:
-    return kind.keyType == StringType() and kind.valueType == BinaryType()
 
 
 def _check_key(schema: StructType, key_column: str | None) -> None:

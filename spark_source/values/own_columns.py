@@ -16,12 +16,44 @@ A decoded column may have any name, and `key` or `timestamp` are frequent ones. 
 
 from typing import Final
 
-PLAIN_NAMES: Final = ("_key", "_timestamp", "_stream", "_segment", "_offset", "_index", "_headers")
-"""Those of the plain source: the same without the `_`."""
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, TimestampType
+
+from millrace.spark_source.errors import SchemaError
+
 ROW_NAME: Final = "_row"
 CORRUPT_NAME: Final = "_corrupt_record"
 ERROR_NAME: Final = "_error"
-OWN_NAMES: Final = (*PLAIN_NAMES, ROW_NAME, CORRUPT_NAME, ERROR_NAME)
-"""All of an event that is read."""
+_PLAIN_TYPES: Final[dict[str, DataType]] = {
+    "_key": StringType(),
+    "_timestamp": TimestampType(),
+    "_stream": StringType(),
+    "_segment": LongType(),
+    "_offset": LongType(),
+    "_index": IntegerType(),
+    "_headers": MapType(StringType(), BinaryType()),
+}
+OWN_TYPES: Final[dict[str, DataType]] = {
+    **_PLAIN_TYPES,
+    ROW_NAME: IntegerType(),
+    CORRUPT_NAME: BinaryType(),
+    ERROR_NAME: StringType(),
+}
+"""Of all columns of an event that is read."""
+PLAIN_NAMES: Final = tuple(_PLAIN_TYPES)
+"""Those of the plain source: the same without the `_`."""
 PLACE_NAMES: Final = ("_segment", "_offset", "_index", ROW_NAME, CORRUPT_NAME, ERROR_NAME)
 """Those that only an event that was read has."""
+
+
+def check_own_type(name: str, kind: DataType, *, advice: str) -> None:
+    """Check the type of a column, if it is one of the event's own.
+
+    Args:
+        advice: what to do where it is not that of the event.
+
+    Raises:
+        SchemaError: it has another type.
+    """
+    wanted = OWN_TYPES.get(name)
+    if wanted is not None and kind != wanted:
+        raise SchemaError(name, f"is the event's own and {wanted.simpleString()}, not {kind.simpleString()}: {advice}")
