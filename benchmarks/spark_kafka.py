@@ -22,7 +22,7 @@ from .report import Bound, Quantity, Row, SyncRate, Target, Unit
 from .rivals import kafka
 from .server import MillraceServer, millrace_server
 from .session import AbsentError, Session
-from .spark_read import LINE_SIZE_BYTES, SparkResult, SparkWork, conditions_of, rate_of
+from .spark_read import LINE_SIZE_BYTES, SparkResult, SparkWork, conditions_of, median_rate, rate_of, spread
 from .stream_client import ClientWork
 
 OLDEST_PYTHON: Final = str(Path(__file__).resolve().parents[1] / ".venv" / "spark40" / "bin" / "python")
@@ -56,20 +56,9 @@ Feeders = dict[str, dict[str, list[str]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchesWork:
-    """What to run.
+class BatchesWork(SparkWork):
+    """The same as micro-batches, and what writes meanwhile."""
 
-    Attributes:
-        kafka: the address of a broker that has the events in the topic `bench`; empty for none.
-        jars: what Spark needs for it, with commas.
-    """
-
-    address: str
-    folder: str
-    event_count: int
-    rounds: int
-    kafka: str
-    jars: str
     feeders: Feeders
 
 
@@ -185,15 +174,12 @@ def _batches(session: Session, server: MillraceServer, rival: Rival, *, version:
     ours_s = result.available_now_s["millrace"]
     yield Row(
         name=f"stream of {result.events:,} events of {LINE_SIZE_BYTES} B with AvailableNow, Spark {version}, local[2]",
-        figure=Quantity(result.events / statistics.median(ours_s), Unit.EVENTS_PER_SECOND),
+        figure=median_rate(result.events, ours_s),
         reference_name=kafka_name if rival.address else "",
-        reference=Quantity(result.events / statistics.median(result.available_now_s["kafka"]), Unit.EVENTS_PER_SECOND)
-        if rival.address
-        else None,
+        reference=median_rate(result.events, result.available_now_s["kafka"]) if rival.address else None,
         target=Target(Bound.AT_LEAST, 1.0) if rival.address else None,
         syncs=_NO_SYNCS,
-        conditions=f"from start() to the end of the query, to the sink noop; median of {len(ours_s)} rounds, "
-        f"{min(ours_s):.2f} to {max(ours_s):.2f} s",
+        conditions=f"from start() to the end of the query, to the sink noop; {spread(ours_s)}",
     )
     for load, what in (("idle", "one event"), ("load", f"{_LOAD_PER_S:,.0f} events/s")):
         by_source = {source: phases for source, loads in result.batches.items() if (phases := loads[load])}

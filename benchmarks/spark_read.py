@@ -19,10 +19,10 @@ _NO_SYNCS: Final = SyncRate(0.0, "none made")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkWork:
-    """What to read, and how often.
+    """What a local Spark reads or writes, and how often.
 
     Attributes:
-        kafka: the address of a broker that has the events in the topic `bench`; empty for none.
+        kafka: the address of a broker, which has the events to read in the topic `bench`; empty for none.
         jars: what Spark needs for it, with commas.
     """
 
@@ -73,15 +73,24 @@ def measure(session: Session) -> Iterator[Row]:
 
 
 def rate_of(result: SparkResult, source: str) -> Quantity:
+    """Return the rate at which a source was read."""
+    return median_rate(result.events, result.elapsed_s[source])
+
+
+def median_rate(events: int, rounds_s: list[float]) -> Quantity:
     """Return the rate of the median round."""
-    return Quantity(result.events / statistics.median(result.elapsed_s[source]), Unit.EVENTS_PER_SECOND)
+    return Quantity(events / statistics.median(rounds_s), Unit.EVENTS_PER_SECOND)
 
 
 def conditions_of(result: SparkResult, source: str) -> str:
     """Return how the rounds of a source went."""
-    rounds_s = result.elapsed_s[source]
     cpu_us = 1e6 * statistics.median(result.cpu_s[source]) / result.events
     return (
-        f"{result.events:,} events to the sink noop, median of {len(rounds_s)} rounds, "
-        f"{min(rounds_s):.2f} to {max(rounds_s):.2f} s, {cpu_us:.2f} µs of processor an event in Spark"
+        f"{result.events:,} events to the sink noop, {spread(result.elapsed_s[source])}, "
+        f"{cpu_us:.2f} µs of processor an event in Spark"
     )
+
+
+def spread(rounds_s: list[float]) -> str:
+    """Return how many rounds there were, and how long the shortest and the longest took."""
+    return f"median of {len(rounds_s)} rounds, {min(rounds_s):.2f} to {max(rounds_s):.2f} s"

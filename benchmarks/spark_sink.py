@@ -4,7 +4,6 @@ Millrace has synced what a query has committed, each event once. The broker ackn
 Spark's sink repeats events when a task fails.
 """
 
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,30 +17,13 @@ from .rivals import kafka
 from .server import MillraceServer, millrace_server
 from .session import AbsentError, Session
 from .spark_kafka import OLDEST_PYTHON, Rival, oldest_spark, running_rival
-from .spark_read import LINE_SIZE_BYTES
+from .spark_read import LINE_SIZE_BYTES, SparkWork, median_rate, spread
 
 _EVENTS: Final = 1_000_000
 _ROUNDS: Final = 3
 _LIFETIME_S: Final = 600.0
 _PROMISED: Final = Quantity(0.6e6, Unit.EVENTS_PER_SECOND)
 _WAYS: Final = {"batch": "a batch write", "stream": "a query with AvailableNow"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterWork:
-    """What to write, and how often.
-
-    Attributes:
-        kafka: the address of a broker; empty for none.
-        jars: what Spark needs for it, with commas.
-    """
-
-    address: str
-    folder: str
-    event_count: int
-    rounds: int
-    kafka: str = ""
-    jars: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +54,7 @@ def measure(session: Session) -> Iterator[Row]:
         result, syncs = _measured(session, server, rival, python=OLDEST_PYTHON)
     for way in _WAYS:
         if rival.address:
-            reference = _rate(result, f"kafka {way}")
+            reference = median_rate(result.events, result.elapsed_s[f"kafka {way}"])
             name = f"Spark's sink for Kafka {kafka.VERSION}"
             yield _row(result, way, syncs, reference_name=name, reference=reference, ratio=None)
         else:
@@ -83,7 +65,7 @@ def measure(session: Session) -> Iterator[Row]:
 
 def _measured(session: Session, server: MillraceServer, rival: Rival, *, python: str) -> tuple[WriterResult, SyncRate]:
     with tempfile.TemporaryDirectory(dir=session.directory) as folder, server.usage() as usage:
-        work = WriterWork(
+        work = SparkWork(
             address=server.address, folder=str(Path(folder)), event_count=session.count(_EVENTS), rounds=_ROUNDS,
             kafka=rival.address, jars=rival.jars,
         )  # fmt: skip
@@ -97,15 +79,10 @@ def _row(
     rounds_s = result.elapsed_s[f"millrace {way}"]
     return Row(
         name=f"written from Spark {result.version}, events of {LINE_SIZE_BYTES} B, {_WAYS[way]}, local[2]",
-        figure=_rate(result, f"millrace {way}"),
+        figure=median_rate(result.events, rounds_s),
         reference_name=reference_name,
         reference=reference,
         target=None if ratio is None else Target(Bound.AT_LEAST, ratio),
         syncs=syncs,
-        conditions=f"{result.events:,} events out of Parquet, median of {len(rounds_s)} rounds, "
-        f"{min(rounds_s):.2f} to {max(rounds_s):.2f} s",
+        conditions=f"{result.events:,} events out of Parquet, {spread(rounds_s)}",
     )
-
-
-def _rate(result: WriterResult, what: str) -> Quantity:
-    return Quantity(result.events / statistics.median(result.elapsed_s[what]), Unit.EVENTS_PER_SECOND)

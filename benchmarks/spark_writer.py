@@ -1,6 +1,6 @@
 """A local Spark that writes the same lines into Millrace, and into Kafka if there is one, several times.
 
-`python -m benchmarks.spark_writer JSON`, with the fields of `WriterWork`; prints a `WriterResult`. The rows come from
+`python -m benchmarks.spark_writer JSON`, with the fields of `SparkWork`; prints a `WriterResult`. The rows come from
 Parquet, which Spark reads faster than either takes them.
 """
 
@@ -15,14 +15,15 @@ from pyspark.sql import SparkSession
 
 import millrace
 
+from .spark_read import SparkWork
 from .spark_reader import BLOCK_EVENTS, new_session, random_lines, write_text
-from .spark_sink import WriterResult, WriterWork
+from .spark_sink import WriterResult
 
 _WARM_ROUNDS: Final = 1
 _STREAM: Final = "bench/sink"
 
 
-def measure(work: WriterWork) -> WriterResult:
+def measure(work: SparkWork) -> WriterResult:
     """Write everything."""
     blocks = max(1, work.event_count // BLOCK_EVENTS)
     text, parquet = Path(work.folder, "lines.txt"), str(Path(work.folder, "lines.parquet"))
@@ -64,4 +65,4 @@ def _run(spark: SparkSession, parquet: str, sink: str, options: dict[str, str]) 
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(measure(WriterWork(**json.loads(sys.argv[1]))))))
+    print(json.dumps(asdict(measure(SparkWork(**json.loads(sys.argv[1]))))))
