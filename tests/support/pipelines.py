@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
 from tests.support.protocol import Outcome, Peer, RefusedError
 from tests.support.transactions import reserve
+
+WHOLE: Final = ["TransactionInfo", "Done", "TransactionInfo"]
+"""What is told for the frames of a whole transaction."""
 
 
 class Told(NamedTuple):

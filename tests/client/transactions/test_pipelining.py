@@ -30,9 +30,10 @@ from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path
 from tests.support.pins import _all_pins_are_released
 from tests.support.servers import server_options
+from tests.support.still_server import files, sequence_of, server
 from tests.support.waiting import until
 
-__all__ = ["_all_pins_are_released", "tmp_path"]
+__all__ = ["_all_pins_are_released", "files", "server", "tmp_path"]
 
 pytestmark = pytest.mark.asyncio
 
@@ -43,22 +44,10 @@ IMPATIENT = ClientOptions(request_timeout_s=1.0, backoff=Backoff(first_s=0.01, l
 
 
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    # The clock stands still, so that nothing else is logged meanwhile.
-    async with Server(server_options(tmp_path), clock=ManualClock()) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
 async def client(server: Server) -> AsyncIterator[Client]:
     async with millrace.connect(server.address) as connected:
         await connected.create_stream(STREAM, FOUR)
         yield connected
-
-
-def sequence_of(server: Server) -> int:
-    assert server._open is not None
-    return server._open.container.state.sequence
 
 
 async def test_all_of_it_is_one_batch_of_the_log(client: Client, server: Server) -> None:
@@ -532,10 +521,8 @@ async def test_too_large_a_transaction_is_not_committed_in_part(tmp_path: Path) 
 # --- a server that is started again ---
 
 
-async def test_numbers_that_became_void_are_taken_anew(tmp_path: Path) -> None:
+async def test_numbers_that_became_void_are_taken_anew(tmp_path: Path, files: MemoryFileSystem) -> None:
     """Behaviour 31: with a power loss at each step of the first transaction that the server sees after a start."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    files = MemoryFileSystem()
     options = server_options(tmp_path)
     server = Server(options, files=files)
     await server.start()
@@ -563,10 +550,8 @@ async def test_numbers_that_became_void_are_taken_anew(tmp_path: Path) -> None:
     await server.stop()
 
 
-async def test_the_log_fails_under_it(tmp_path: Path) -> None:
+async def test_the_log_fails_under_it(tmp_path: Path, files: MemoryFileSystem) -> None:
     """Behaviour 43: the outcome is asked for; it is committed once."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    files = MemoryFileSystem()
     async with Server(server_options(tmp_path), files=files) as server, millrace.connect(server.address) as client:
         await client.create_stream(STREAM, FOUR)
         async with client.transaction(STREAM) as transaction:

@@ -1,4 +1,4 @@
-"""Servers are started on folders in memory; `server`, `peer` and `streams` are what most tests need."""
+"""Servers are started on folders in memory; `server`, `peer`, `other` and `streams` are what most tests need."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,10 +7,10 @@ import pytest_asyncio
 
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
-from tests.support.served import _all_pins_are_released, peer, server, tmp_path
+from tests.support.served import _all_pins_are_released, other, peer, server, tmp_path
 from tests.support.storage import MemoryStorage
 
-__all__ = ["_all_pins_are_released", "peer", "server", "tmp_path"]
+__all__ = ["_all_pins_are_released", "other", "peer", "server", "tmp_path"]
 
 
 @pytest_asyncio.fixture

@@ -1,47 +1,25 @@
 """A transaction that begins with its first parts: all of it, or nothing."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from tests.support.clock import ManualClock
-from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
 from tests.support.pipelines import Pipeline
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, server_options
+from tests.support.still_server import files, sequence_of, server
 from tests.support.transactions import content_of, create_stream, outcome_of
 
-__all__ = ["_all_pins_are_released", "tmp_path"]
+__all__ = ["files", "server"]
 
 pytestmark = pytest.mark.asyncio
 
 NO_SUCH_ID = 1 << 40
-
-
-@pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    # The clock stands still, so that nothing else is logged meanwhile.
-    async with Server(server_options(tmp_path), clock=ManualClock()) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def peer(server: Server) -> AsyncIterator[Peer]:
-    async with await Peer.connect(server.address) as connected:
-        yield connected
-
-
-def sequence_of(server: Server) -> int:
-    assert server._open is not None
-    return server._open.container.state.sequence
 
 
 async def test_all_of_it_is_one_batch(peer: Peer, server: Server) -> None:
