@@ -119,43 +119,36 @@ class MillraceBatchWriter(DataSourceArrowWriter):
         return identity_of_batch_task(writer_id, batch_id, job_id=self._job_id)
 
 
-class MillraceRowStreamWriter(DataSourceStreamWriter):
-    """Writes each micro-batch in one transaction, from rows."""
+class _QueryWriter:
+    """What the writers of a query do on the driver, whatever their tasks take."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit what the tasks of a batch have written; on the driver."""
+        self.sink.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Delete what the tasks of a batch have written; on the driver."""
+        self.sink.abort(messages)
+
+
+class MillraceRowStreamWriter(_QueryWriter, DataSourceStreamWriter):
+    """Writes each micro-batch in one transaction, from rows."""
 
     def write(self, iterator: Iterator[Row]) -> TaskMessage:
         """Write the rows of a task; in a task."""
         batches = batches_of_rows(iterator, self.sink.schema)
         return self.sink.write(batches, identity_of_stream_task(self.sink.options.writer_id))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit what the tasks of a batch have written; on the driver."""
-        self.sink.commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Delete what the tasks of a batch have written; on the driver."""
-        self.sink.abort(messages)
-
-
-class MillraceStreamWriter(DataSourceStreamArrowWriter):
+class MillraceStreamWriter(_QueryWriter, DataSourceStreamArrowWriter):
     """Writes each micro-batch in one transaction, from Arrow batches."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         """Write the rows of a task; in a task."""
         return self.sink.write(iterator, identity_of_stream_task(self.sink.options.writer_id))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Commit what the tasks of a batch have written; on the driver."""
-        self.sink.commit(messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Delete what the tasks of a batch have written; on the driver."""
-        self.sink.abort(messages)
 
 
 HAS_ARROW_STREAMS: Final = issubclass(MillraceStreamWriter, DataSourceStreamWriter)
