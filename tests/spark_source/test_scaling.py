@@ -1,4 +1,4 @@
-"""The readers of a stream that is split, merged and truncated; called as Spark calls them, without a JVM."""
+"""The readers of a stream that is split and merged; called as Spark calls them, without a JVM."""
 
 import json
 import random
@@ -6,27 +6,15 @@ from collections.abc import Iterable
 from contextlib import closing
 
 import pytest
-from pyspark.sql.datasource import InputPartition
 
-import millrace
-from millrace.spark_source.batch import MillraceBatchReader
-from millrace.spark_source.errors import CheckpointError, DataLossError, OptionError
+from millrace.spark_source.errors import CheckpointError, OptionError
 from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
 from millrace.spark_source.planning import Planner, run_plan
-from millrace.spark_source.positions import RangePartition, StreamOffset
 from millrace.spark_source.rows import SCHEMA
 from millrace.spark_source.source import MillraceDataSource
 from tests.spark_source.conftest import Drivers, Offset, Row, Shop, position, rows_of_events, rows_of_tasks
-
-
-def scaled(shop: Shop) -> None:
-    """Make a stream of four epochs, with 1, 3, 1 and 2 segments, and 60 events in each."""
-    shop.create()
-    for borders in ((1 / 3, 2 / 3), (), (0.5,)):
-        shop.write(12, events=5)
-        shop.scale(*borders)
-    shop.write(12, events=5)
+from tests.spark_source.epochs import batch_rows, loaded, scaled, segments_of
 
 
 def check_keys(rows: Iterable[Row]) -> None:
@@ -41,22 +29,6 @@ def check_one_segment_per_key(rows: Iterable[Row]) -> None:
     segments: dict[str | None, int] = {}
     for row in rows:
         assert segments.setdefault(row[1], row[3]) == row[3]
-
-
-def loaded(shop: Shop, **options: object) -> tuple[MillraceBatchReader, list[InputPartition]]:
-    source = MillraceDataSource(shop.options(**options))
-    source.schema()
-    reader = source.reader(SCHEMA)
-    return reader, reader.partitions()
-
-
-def batch_rows(shop: Shop, **options: object) -> list[Row]:
-    """Return what a batch reads, in the order of its partitions."""
-    return rows_of_tasks(*loaded(shop, **options))
-
-
-def segments_of(offset: Offset) -> list[int]:
-    return sorted(StreamOffset.from_json(offset).marks)
 
 
 # --- batches ---
@@ -124,25 +96,6 @@ def test_a_key_is_read_from_the_segments_that_may_hold_it(shop: Shop, drivers: D
     of_slice.schema()
     batch = of_slice.reader(SCHEMA)
     assert sorted(rows_of_tasks(batch, batch.partitions())) == expected
-
-
-def test_a_batch_whose_start_is_deleted_names_what_is_missing(shop: Shop) -> None:
-    """Behaviour 58."""
-    scaled(shop)
-    head = shop.client.stream_info(shop.stream).head()
-    (first,) = head.places
-    cut = shop.client.stream_cut(shop.stream, after_events=150)
-    shop.client.truncate_stream(shop.stream, cut)
-
-    with pytest.raises(DataLossError, match=rf"segment {first} from 0\.0 to its end.*failOnDataLoss"):
-        batch_rows(shop, startCut=head)
-    left = batch_rows(shop, startCut=head, failOnDataLoss="false")
-    assert sorted(left) == sorted(rows_of_events(shop.plain()))
-    assert sorted(left) == sorted(batch_rows(shop))
-    with pytest.raises(OptionError, match=r'option "startCut": .*every key exactly once'):
-        batch_rows(
-            shop, startCut=millrace.StreamCut.of(shop.stream, dict(list(cut.places.items())[:1]) | {first: (0, 0)})
-        )
 
 
 # --- micro-batches ---
@@ -360,110 +313,6 @@ def test_spark_before_4_2_goes_to_the_tail_first(shop: Shop, drivers: Drivers) -
 
     assert sorted(rows) == sorted(rows_of_events(shop.plain()))
     check_keys(rows)
-
-
-# --- truncation ---
-
-
-def test_what_was_truncated_before_a_query_is_named_over_epochs(shop: Shop, drivers: Drivers) -> None:
-    """Behaviour 58: what is gone as a whole cannot be counted, and says so; the rest is counted."""
-    scaled(shop)
-    strict, lenient = drivers(maxEventsPerTrigger=20), drivers(maxEventsPerTrigger=20, failOnDataLoss="false")
-    middle = strict.end(strict.start())
-    (first,) = segments_of(middle)
-    head = shop.client.stream_cut(shop.stream, after_events=90)
-    shop.client.truncate_stream(shop.stream, head)
-
-    with pytest.raises(DataLossError, match=rf"segment {first} from \d+\.0 to its end") as caught:
-        strict.end(middle)
-    assert first not in head.places
-    assert [gap.events is None for gap in caught.value.missing] == [
-        gap.end_offset is None for gap in caught.value.missing
-    ]
-    batches = list(lenient.batches(middle))
-    rows = [row for _, _, more in batches for row in more]
-    assert sorted(rows) == sorted(rows_of_events(shop.plain()))
-    counted = sum(gap.events or 0 for gap in caught.value.missing)
-    assert batches[-1][1]["lost"] == counted > 0
-    with pytest.raises(DataLossError):
-        strict.reader.partitions(middle, batches[0][1])
-
-
-def test_a_checkpoint_at_a_cut_that_a_truncation_respects_loses_nothing(shop: Shop, drivers: Drivers) -> None:
-    """Retention by consumption drops up to a cursor: the cut of a checkpoint, at the end of a replaced segment too."""
-    shop.create()
-    shop.write(5)
-    driver = drivers()
-    read = driver.end(driver.start())
-    shop.scale(0.5)
-    shop.write(5)
-    shop.client.truncate_stream(shop.stream, millrace.StreamCut.parse(read["cut"]))
-
-    rows = [row for _, _, more in drivers().batches(read) for row in more]
-    assert len(rows) == 50
-
-
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_truncation_under_a_task_is_named_or_skipped(shop: Shop, drivers: Drivers, *, whole: bool) -> None:
-    """Behaviour 58: also of a whole segment, between plan and task."""
-    shop.create()
-    shop.write(10)
-    border = shop.client.stream_cut(shop.stream)
-    shop.write(10)
-    shop.scale(0.5)
-    shop.write(10)
-    strict, lenient = drivers(), drivers(failOnDataLoss="false")
-    start = strict.start()
-    end = drivers().reader.latestOffset()
-    reader = strict.reader
-    partitions = list(reader.partitions(start, end))
-    (first,) = border.places
-    shop.client.truncate_stream(shop.stream, shop.client.stream_cut(shop.stream, after_events=200) if whole else border)
-
-    with pytest.raises(DataLossError, match=rf"segment {first} from 0\.0 to \d+"):
-        rows_of_tasks(reader, partitions)
-    assert len(rows_of_tasks(lenient.reader, partitions)) == (100 if whole else 200)
-
-
-def test_a_batch_that_runs_again_leaves_out_what_is_deleted_and_counts_it(shop: Shop, drivers: Drivers) -> None:
-    """Behaviour 58: of the events that a later offset did not count."""
-    scaled(shop)
-    driver = drivers(maxEventsPerTrigger=50, failOnDataLoss="false")
-    first = driver.start()
-    second = driver.end(first)
-    third = driver.end(second)
-    shop.client.truncate_stream(shop.stream, shop.client.stream_cut(shop.stream, after_events=55))
-
-    assert len(driver.read(first, second)) == 0
-    assert len(driver.read(second, third)) == 5
-    assert driver.end(third)["lost"] > 0
-
-
-def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of_it(shop: Shop) -> None:
-    """Behaviour 58: so that it is named like any other, or gone past."""
-    scaled(shop)
-    first = shop.client.stream_info(shop.stream).head()
-    options = parse_options(shop.options(partitionBytes="1k"))
-    runs = 0
-
-    async def plan(planner: Planner) -> list[RangePartition]:
-        nonlocal runs
-        snapshots = await planner.fetch({shop.stream: first.places})
-        if not runs:
-            cut = await planner.client.stream_cut(shop.stream).after_events(150)
-            await planner.client.truncate_stream(shop.stream, cut)
-        runs += 1
-        (snapshot,) = snapshots.values()
-        return await planner.partitions(
-            {shop.stream: snapshot.head}, {shop.stream: snapshot.tail}, snapshots, is_batch=True
-        )
-
-    with closing(Link(options)) as link:
-        partitions = run_plan(plan, link=link, options=options)
-    assert runs == 2
-    assert sum(part.size_bytes for partition in partitions for part in partition.ranges) == (
-        shop.client.stream_info(shop.stream).size_bytes
-    )
 
 
 # --- offsets that do not fit ---
