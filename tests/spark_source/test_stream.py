@@ -394,6 +394,21 @@ def test_spark_before_4_2_gives_neither_start_nor_limit(shop: Shop, drivers: Dri
     assert after_a_kill.reader.latestOffset() == offsets[3]
 
 
+def test_spark_before_4_2_asks_for_the_first_end_before_the_start(shop: Shop, drivers: Drivers) -> None:
+    """Behaviour 55: the next batch continues at that end, and repeats nothing, whatever the limit."""
+    shop.create(2)
+    shop.write(10)
+    driver = drivers(maxEventsPerTrigger=30)
+    first = driver.reader.latestOffset()
+    assert len(driver.read(driver.start(), first)) == 100
+    assert driver.reader.latestOffset() == first
+
+    shop.write(4)
+    second = driver.reader.latestOffset()
+
+    assert len(driver.read(first, second)) == 30
+
+
 def _middle(shop: Shop) -> dict[int, tuple[int, int]]:
     """Return a place in the middle of each segment, inside a block."""
     segments: dict[int, list[tuple[int, int]]] = {
