@@ -20,7 +20,7 @@ SPARK40 := $(VENV)/spark40
 SPARK40_INSTALLED := $(SPARK40)/.installed
 SPARK40_VERSION := 4.0.0
 
-.PHONY: help demo elastic torture killmatrix million quick test spark40 check lint format serve bench load clean
+.PHONY: help demo elastic torture killmatrix chain million quick test spark40 check lint format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ torture: $(INSTALLED)  ## kill a server that scales and forgets under load and t
 
 killmatrix: $(INSTALLED)  ## kill drivers, executors and servers of Spark queries in each cell of a table (ARGS="--rounds 10 --seed 7")
 	$(BIN)/python -m tests.spark_source.kills $(ARGS)
+
+chain: $(INSTALLED)  ## two chained Spark queries while producers, drivers, workers and the server are killed (ARGS="--rounds 5 --seed 7")
+	$(BIN)/python -m tests.spark_source.kills.test_chain $(ARGS)
 
 million: $(INSTALLED)  ## create a million streams; show memory, starts, and how long a page and an event take
 	$(BIN)/python -m benchmarks.million_streams $(ARGS)

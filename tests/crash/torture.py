@@ -107,13 +107,18 @@ async def torture(
 
 
 def server_in(folder: Path, settings: Mapping[str, str]) -> TestServer:
-    """Return a server to be killed, on an address that no other process uses.
+    """Return a server to be killed, on an address that no other process uses."""
+    return TestServer(folder, settings=settings, listen=listen_of_this_process())
+
+
+def listen_of_this_process() -> str:
+    """Return where a server is to listen that is killed.
 
     While it is dead its port is free. On the address that all tests use a server of another one could get it, and would
     answer the clients of this one.
     """
     high, middle, low = os.getpid().to_bytes(3)
-    return TestServer(folder, settings=settings, listen=f"127.{128 + high}.{middle}.{low}:0")
+    return f"127.{128 + high}.{middle}.{low}:0"
 
 
 def shown(counted: Counter[str]) -> str:
@@ -126,12 +131,16 @@ def random_seed() -> int:
     return random.SystemRandom().randint(0, 10**6)
 
 
-def run_from_command_line(begin: Begin, description: str | None) -> int:
-    """Run the rounds that the command line asks for; return the exit code."""
+def run_from_command_line(begin: Begin, description: str | None, *, seconds: float = SECONDS) -> int:
+    """Run the rounds that the command line asks for; return the exit code.
+
+    Args:
+        seconds: that a round lives, if the command line does not say it.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="that a round lives, about")
+    parser.add_argument("--seconds", type=float, default=seconds, help="that a round lives, about")
     parser.add_argument("--only", type=int, help="this round alone")
     parser.add_argument("--keep", type=Path, help="folder of the server and the history, left there if a round fails")
     chosen = parser.parse_args()

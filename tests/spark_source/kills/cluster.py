@@ -20,10 +20,11 @@ JARS: Final = HOME / "jars"
 
 
 @contextmanager
-def standalone_cluster(folder: Path, *, workers: int, environment: dict[str, str]) -> Iterator[str]:
+def standalone_cluster(folder: Path, *, workers: int, environment: dict[str, str], cores: int = 1) -> Iterator[str]:
     """Run a cluster, and return its master as Spark takes it.
 
     Args:
+        cores: of each worker; for each there are 512 MiB for an executor, and as much to spare.
         environment: of its executors, beside what this process has.
     """
     with socket.socket() as free:
@@ -37,7 +38,7 @@ def standalone_cluster(folder: Path, *, workers: int, environment: dict[str, str
         )
         for number in range(2, workers + 2):
             work = folder / f"worker-{number}"
-            arguments = ["--cores", "1", "--memory", "1g", "--work-dir", str(work / "work"), master]
+            arguments = ["--cores", str(cores), "--memory", f"{cores}g", "--work-dir", str(work / "work"), master]
             processes.append(_start(work, "worker.Worker", f"127.0.0.{number}", arguments, environment=environment))
         yield master
     finally:

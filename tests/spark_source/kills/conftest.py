@@ -37,7 +37,7 @@ class DeadlyServer(TestServer):
         return subprocess.Popen(
             [
                 sys.executable, "-m", "tests.crash.deadly_server", str(self.folder),
-                "--listen", self._address or "127.0.0.1:0", "--log-level", self._log_level,
+                "--listen", self._address or self._listen, "--log-level", self._log_level,
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -156,8 +156,9 @@ class Cell:
         """Start the query, or start it again, with the living driver."""
         driver = self.drivers.living()
         driver.start(
-            raw={"address": self.relay.address, "stream": self.raw, "maxEventsPerTrigger": str(BATCH_EVENTS)},
-            cooked={"address": self.relay.address, "stream": self.cooked, "transactionLease": LEASE, **options},
+            source={"address": self.relay.address, "stream": self.raw, "maxEventsPerTrigger": str(BATCH_EVENTS)},
+            columns=["key", "upper(cast(value as string)) as value"],
+            sink={"address": self.relay.address, "stream": self.cooked, "transactionLease": LEASE, **options},
             checkpoint=str(self.folder / "checkpoint"),
             partitions=self.partitions,
         )

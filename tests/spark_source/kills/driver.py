@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark_source.kills.points import FOLDER_VARIABLE, PointedDataSource
@@ -56,8 +56,22 @@ class DriverProcess:
         self._process.stdin.write(json.dumps(query) + "\n")
         self._process.stdin.flush()
 
+    @property
+    def pid(self) -> int:
+        """Of Python; its JVM and all workers are its descendants."""
+        return self._process.pid
+
+    def fileno(self) -> int:
+        """What can be read once there is an outcome, or the driver has ended."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
     def outcome(self) -> dict[str, Any]:
-        """Wait until the query has ended, and return its outcome."""
+        """Wait until the query has ended, and return its outcome.
+
+        Raises:
+            RuntimeError: the driver has ended.
+        """
         assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
@@ -106,21 +120,41 @@ def main(folder: Path, master: str, conf: dict[str, str]) -> None:
 
 
 def run(
-    spark: SparkSession, *, raw: dict[str, str], cooked: dict[str, str], checkpoint: str, partitions: int = 0
+    spark: SparkSession,
+    *,
+    source: dict[str, str],
+    columns: list[str],
+    sink: dict[str, str],
+    checkpoint: str,
+    schema: str | None = None,
+    partitions: int = 0,
+    is_endless: bool = False,
 ) -> dict[str, Any]:
-    """Run a query that cooks all that is raw."""
-    rows = spark.readStream.format("millrace").options(**raw).load()
-    if partitions:
-        rows = rows.repartition(partitions, "key")
-    events = rows.selectExpr("key", "upper(cast(value as string)) as value")
-    writing = events.writeStream.format("millrace").options(**cooked).option("checkpointLocation", checkpoint)
-    query = writing.trigger(availableNow=True).start()
-    outcome: dict[str, Any] = {"id": str(query.id), "run": str(query.runId), "error": ""}
+    """Run a query until it has read all that is there; an endless one until it fails.
+
+    Args:
+        source: options of the source; `schema` is that of its values where it decodes them.
+        columns: that are written.
+        sink: options of the sink.
+        partitions: of each batch, by key; 0: as the source has them.
+    """
+    outcome: dict[str, Any] = {"id": "", "run": "", "error": "", "batches": []}
     try:
+        reader = spark.readStream.format("millrace").options(**source)
+        rows = (reader if schema is None else reader.schema(schema)).load()
+        if partitions:
+            # Of a key a batch has events in one task only, so what is read keeps its order.
+            rows = rows.repartition(partitions, "key" if schema is None else "_key")
+        writing = rows.selectExpr(*columns).writeStream.format("millrace").options(**sink)
+        writing = writing.option("checkpointLocation", checkpoint)
+        trigger = writing.trigger(processingTime="0 seconds") if is_endless else writing.trigger(availableNow=True)
+        query = trigger.start()
+        outcome |= {"id": str(query.id), "run": str(query.runId)}
         query.awaitTermination()
-    except StreamingQueryException as error:
+    except PySparkException as error:
         outcome["error"] = str(error)
-    outcome["batches"] = [progress.batchId for progress in query.recentProgress]
+    if outcome["id"]:
+        outcome["batches"] = [progress.batchId for progress in query.recentProgress]
     return outcome
 
 

@@ -7,12 +7,13 @@
     after     the driver has committed, and Spark has not noted it yet
 
 The test arms one point, in a folder that all processes of Spark find by an environment variable; whoever comes to it
-first takes it, and does one of these:
+first takes it, says that it is there, and does one of these:
 
     fail      raises an error
     die       kills its own process
     kill      kills the executor it belongs to: the process of Java above it
-    wait      says that it is there, and waits until it is released
+    wait      waits until it is released
+    pass      continues: the test has seen that the query is at work
 """
 
 import json
@@ -49,8 +50,12 @@ class Points:
         self._reached = os.open(folder / "reached", os.O_RDWR | os.O_NONBLOCK)
         self._released = os.open(folder / "released", os.O_RDWR | os.O_NONBLOCK)
 
-    def arm(self, point: str, action: str, *, batch: int) -> None:
-        """Let whoever next comes to a point in a batch do something, once."""
+    def fileno(self) -> int:
+        """What can be read once somebody is at the armed point."""
+        return self._reached
+
+    def arm(self, point: str, action: str, *, batch: int | None) -> None:
+        """Let whoever next comes to a point in a batch, or in any, do something, once."""
         for waiting in (self._reached, self._released):
             with suppress(BlockingIOError):  # what is left of an attempt that was killed while it waited
                 os.read(waiting, 1 << 10)
@@ -65,7 +70,7 @@ class Points:
         return (self.folder / "taken").exists()
 
     def wait(self, *, within_s: float) -> None:
-        """Wait until somebody waits at the armed point."""
+        """Wait until somebody is at the armed point."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._reached, selectors.EVENT_READ)
             if not selector.select(within_s):
@@ -88,12 +93,13 @@ def reach(point: str, batch: int) -> None:
         armed = json.loads((folder / "armed").read_text())
     except FileNotFoundError:
         return
-    if (armed["point"], armed["batch"]) != (point, batch):
+    if armed["point"] != point or armed["batch"] not in (None, batch):
         return
     try:
         os.close(os.open(folder / "taken", os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
+    (folder / "reached").write_bytes(b".")
     match armed["action"]:
         case "fail":
             raise RuntimeError(f"fails at {point} of batch {batch}")
@@ -102,9 +108,10 @@ def reach(point: str, batch: int) -> None:
         case "kill":
             os.kill(_parent_of(os.getppid()), signal.SIGKILL)
         case "wait":
-            (folder / "reached").write_bytes(b".")
             with (folder / "released").open("rb", buffering=0) as released:
                 released.read(1)
+        case "pass":
+            pass
         case action:
             raise AssertionError(action)
 
