@@ -17,18 +17,22 @@ def committed(
     token: str | None = None,
     tls: bool | None = None,
 ) -> StreamCut | None:
-    """Return a cut that all of a batch is before, once it is committed; None while it is not.
+    """Return a stream cut with all events of a batch before it, or None if the batch is not committed.
+
+        committed("127.0.0.1:9240", "cook", 17)
+        committed("127.0.0.1:9240", "cook", 17, stream="shop/cooked")    # with a dead-letter stream, too
 
     A batch without tasks commits nothing: it counts as committed when a later one is.
 
     Args:
         writer_id: the option of the sink; the id of the query where it has none.
-        stream: of which stream; needed where a batch has written to several, or to none, or is so old that the server
-            has forgotten to which (7 days).
+        stream: the stream that the cut is of. It may be left out if the batch has written to one stream. It is needed
+            if the batch has written to several (the dead-letter stream counts), to none, or so long ago that the
+            server has forgotten where (7 days).
         token, tls: as in `millrace.connect`.
 
     Raises:
-        SourceError: it is committed, and the stream has to be named.
+        SourceError: the batch is committed, and `stream` has to be given.
         StreamNotFoundError: there is no such stream.
         MillraceError: the server cannot be asked.
     """

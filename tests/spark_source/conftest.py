@@ -43,6 +43,8 @@ LIMITS_ARE_GIVEN: Final = PYSPARK >= (4, 2)
 needs_limits = pytest.mark.skipif(not LIMITS_ARE_GIVEN, reason="Spark gives limits to a Python source from 4.2 on")
 IS_FOUND: Final = PYSPARK >= (4, 1)
 """Whether Spark finds the source by its short name."""
+ARROW_IS_WRITTEN: Final = PYSPARK >= (4, 1)
+"""Whether Spark hands Arrow batches to the writer of a query; else it hands rows."""
 
 
 _numbers = itertools.count(1)

@@ -143,7 +143,8 @@ def test_a_truncation_under_a_query_ends_it_unless_it_may_lose_events(
     assert sorted(batches.rows[1]) == sorted(rows_of_events(shop.plain()))
     progress = query.lastProgress
     assert progress is not None
-    assert json.loads(progress.sources[0].endOffset)["lost"] == 50
+    if LIMITS_ARE_GIVEN:  # else Spark has the offset before the source knows where the batch starts
+        assert json.loads(progress.sources[0].endOffset)["lost"] == 50
 
 
 @needs_limits

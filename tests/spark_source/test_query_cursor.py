@@ -13,7 +13,7 @@ from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
 from millrace.spark_source.positions import StreamOffset
 from millrace.spark_source.query_cursor import QueryCursor
-from tests.spark_source.conftest import Batches, Drivers, Shop
+from tests.spark_source.conftest import Batches, Drivers, Shop, needs_limits
 from tests.support.clock import ManualClock
 
 
@@ -152,6 +152,7 @@ def test_an_idle_query_renews_its_cursor(shop: Shop) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
+@needs_limits
 def test_lag_and_retention_know_a_query_in_spark(spark: SparkSession, shop: Shop, batches: Batches) -> None:
     """Retention by consumption keeps what the query has not read, and drops what it has."""
     config = StreamConfig(retention=RetentionPolicy.by_consumption())

@@ -6,7 +6,7 @@ import socket
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from millrace.spark_source import IdentityError, MillraceDataSource, OptionError, SchemaError, SourceError
@@ -19,6 +19,7 @@ from millrace.spark_source.sink.writers import (
     Sink,
     stream_writer,
 )
+from tests.spark_source.conftest import ARROW_IS_WRITTEN
 from tests.spark_source.sink.conftest import SCHEMA, Cluster, batch_of, rows
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,8 @@ def test_a_commit_without_the_message_of_a_task_is_refused(cluster: Cluster) -> 
 
 
 def test_the_writer_of_a_query_takes_arrow_batches_where_pyspark_has_such(cluster: Cluster) -> None:
-    assert isinstance(source(cluster).streamWriter(SCHEMA, overwrite=False), MillraceStreamWriter)
+    expected = MillraceStreamWriter if ARROW_IS_WRITTEN else MillraceRowStreamWriter
+    assert type(source(cluster).streamWriter(SCHEMA, overwrite=False)) is expected
 
 
 def test_outside_a_query_its_writer_writes_nothing(cluster: Cluster) -> None:
@@ -156,7 +158,7 @@ def test_the_writer_that_commits_asks_the_server_for_nothing_else(cluster: Clust
     """Behaviour 89: it is made when the tasks have run, and a server that is away is then waited for."""
     there: MillraceDataSource = pickle.loads(pickle.dumps(source(cluster, address="127.0.0.1:1")))
 
-    assert isinstance(there.streamWriter(SCHEMA, overwrite=False), MillraceStreamWriter)
+    assert isinstance(there.streamWriter(SCHEMA, overwrite=False), DataSourceStreamWriter)
 
 
 def test_messages_can_be_pickled(cluster: Cluster) -> None:
