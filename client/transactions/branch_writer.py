@@ -56,6 +56,11 @@ class BranchWriter(ABC):
         self._refusal = refusal
 
     @property
+    def append_size_max(self) -> int:
+        """Most bytes of an append that the server takes; an event with its key and headers has to fit one."""
+        return self._channel.append_size_max
+
+    @property
     def number(self) -> int:
         """The server's own of the transaction; 0 before that was entered. Another one if it has to begin again."""
         return 0 if self._beginning is None else self._beginning.current.number

@@ -26,8 +26,11 @@ _ROW: Final = re.compile(r" \(row \d+\)$")
 """What the client says of rows, which are not those of a task."""
 
 
-def check_events(events: pa.RecordBatch) -> None:
+def check_events(events: pa.RecordBatch, *, append_size_max: int = APPEND_SIZE_BYTES_MAX) -> None:
     """Check events, each column by itself, so that the error has a column.
+
+    Args:
+        append_size_max: of the server, in bytes.
 
     Raises:
         ColumnInvalidError: one can be no event.
@@ -37,7 +40,7 @@ def check_events(events: pa.RecordBatch) -> None:
             continue
         given = events.select(list(dict.fromkeys(["value", name])))
         try:
-            events_of(given, now_us=0, append_size_max=APPEND_SIZE_BYTES_MAX, size_bytes_max=sys.maxsize)
+            events_of(given, now_us=0, append_size_max=append_size_max, size_bytes_max=sys.maxsize)
         except InvalidArgumentError as error:
             raise ColumnInvalidError(name, _ROW.sub("", str(error).removeprefix(f"column {name!r} "))) from None
 

@@ -13,6 +13,7 @@ is there once, as the others are.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from millrace.client.transactions.branch import Branch, BranchToken
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.write.options import WriterOptions
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.spark_source.errors import RowError, TransactionLostError
 from millrace.spark_source.link import Link
 from millrace.spark_source.values.dead_letters import Refused, dead_letters, split_refused
@@ -125,12 +127,13 @@ class SinkTask:
         self, stream: str, events: pa.RecordBatch, made: Made, error: InvalidArgumentError
     ) -> None:
         """Write the events that can be written. None of them was taken: they are checked before the first one is."""
+        check = partial(check_events, append_size_max=self._append_size_max)
         if self._options.dead_letter_stream is None:
-            _, refused = split_refused(made.events, check_events, ends_at_first=True)
+            _, refused = split_refused(made.events, check, ends_at_first=True)
             if refused.reasons:
                 self._refuse(refused, [made.rows[row.number] for row in refused.reasons], stream=stream, cause=error)
             raise error
-        good, refused = split_refused(events, check_events)
+        good, refused = split_refused(events, check)
         if not refused.reasons:
             raise error  # about no row
         for piece in good:
@@ -151,10 +154,20 @@ class SinkTask:
             first = refused.reasons[0]
             row = self._row_count + rows[0]
             raise RowError(first.column or "value", row=row, partition=self._partition, reason=first.reason) from cause
-        letters = dead_letters(refused, stream=stream or self._options.default_stream, batch=self._identity.name)
+        letters = dead_letters(
+            refused,
+            stream=stream or self._options.default_stream,
+            batch=self._identity.name,
+            append_size_max=self._append_size_max,
+        )
         for piece in _pieces(letters):
             self._write_events(letters_to, piece)
         self._letter_count += letters.num_rows
+
+    @property
+    def _append_size_max(self) -> int:
+        """As the server says, once it was asked."""
+        return APPEND_SIZE_BYTES_MAX if self._open is None else self._open.branch.append_size_max
 
     def _write_events(self, stream: str, events: pa.RecordBatch) -> None:
         if self._open is None:

@@ -1,13 +1,13 @@
 """Rows that can be no event, as events of another stream that say why.
 
-    value       that of the event; of one that is too large, its first MiB; nothing for null; of a row that has no form
+    value       that of the event; of one that is too large, its beginning; nothing for null; of a row that has no form
                 in the format, the row as an Arrow IPC stream
     key, timestamp, headers    those of the event, as far as they can be; and these headers:
         dead-letter-error     why
         dead-letter-stream    the stream that the event was for
         dead-letter-batch     the batch that it was in
         dead-letter-format    "arrow" where the value is a row that has no form in the format
-        dead-letter-size      the bytes of a value of which this is the first MiB
+        dead-letter-size      the bytes of a value of which this is the beginning
 
 They are written in the transaction of the batch that they were in: so each is there once, like the events beside it.
 """
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from millrace.model.block_packing import checked_headers
 from millrace.model.errors import MillraceError
-from millrace.model.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 
 from .codec import Malformed, MalformedError, sift
 from .encoder import Encoded
@@ -91,13 +91,17 @@ def split_refused(
     return [piece for _, piece in pieces], Refused(refused, tuple(malformed))
 
 
-def dead_letters(refused: Refused, *, stream: str | None, batch: str) -> pa.RecordBatch:
+def dead_letters(
+    refused: Refused, *, stream: str | None, batch: str, append_size_max: int = APPEND_SIZE_BYTES_MAX
+) -> pa.RecordBatch:
     """Return the events for the dead-letter stream.
 
     Args:
         stream: that the events were for, unless their column `stream` says another.
         batch: its name.
+        append_size_max: of the server, in bytes: the other half of an append is for key and headers.
     """
+    size_max = min(EVENT_SIZE_BYTES_MAX, append_size_max // 2)
     columns = {
         name: refused.events.column(name).cast(kind).to_pylist()
         for name, kind in _GIVEN_TYPES.items()
@@ -114,9 +118,9 @@ def dead_letters(refused: Refused, *, stream: str | None, batch: str) -> pa.Reco
         }
         if refused.value_format is not None:
             notes["dead-letter-format"] = refused.value_format.encode()
-        if len(value) > EVENT_SIZE_BYTES_MAX:
+        if len(value) > size_max:
             notes["dead-letter-size"] = b"%d" % len(value)
-            value = value[:KEPT_SIZE_BYTES]
+            value = value[: min(KEPT_SIZE_BYTES, size_max)]
         headers = _with_notes(given.get("headers") or [], notes)
         rows.append(
             {

@@ -2,16 +2,18 @@
 
 import logging
 import math
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 import millrace
+from millrace.client.testing import SETTINGS_SMALL
 from millrace.model.event import Event
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.spark_source import OptionError, RowError
-from millrace.spark_source.link import borrowed
+from millrace.spark_source.link import borrowed, close_waiting_links
 from millrace.spark_source.sink.targets import check_streams
 from tests.spark_source.sink.conftest import Cluster, batch_of, rows
 
@@ -132,3 +134,24 @@ def test_the_stream_of_dead_letters_has_to_be_there(cluster: Cluster) -> None:
         link.turn(check_streams(link.client(), created))
 
     assert len(cluster.client.stream_info(name).open_segments) == 3
+
+
+def test_an_event_above_the_append_limit_of_its_server_is_a_dead_letter(tmp_path: Path) -> None:
+    """Behaviour 60: of a server that takes less than the protocol allows."""
+    small = {**SETTINGS_SMALL, "MILLRACE_WAL_RUN_SIZE_BYTES_MAX": str(1 << 20)}
+    with millrace.testing.server(tmp_path / "data", settings=small) as server:
+        with millrace.blocking.connect(server.address) as client:
+            client.create_stream("tests/small")
+            client.create_stream("tests/small-dead")
+            cluster = Cluster(client, server, "tests/small")
+            batches = [rows(b"1", bytes(3 << 20), b"2", key="k")]
+            with pytest.raises(RowError, match=r'column "value", row 1 of partition 0: an append of this server'):
+                cluster.run(cluster.identity(0), batches)
+            message = cluster.run(cluster.identity(1), batches, deadLetterStream="tests/small-dead")
+            cluster.commit(message, deadLetterStream="tests/small-dead")
+
+            assert cluster.stored() == [b"1", b"2"]
+            (found,) = letters(cluster, "tests/small-dead")
+            assert found.headers["dead-letter-size"] == b"%d" % (3 << 20)
+            assert 0 < len(found.value) <= 1 << 20
+        close_waiting_links()
