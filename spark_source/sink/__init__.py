@@ -1,6 +1,6 @@
 """The sink: DataFrames as events, each batch of a query in one transaction.
 
-A task writes what it has into a branch of its own, of the transaction of its batch, and returns the token of that; the
-driver commits exactly the tokens that Spark hands it. So a batch is in the streams as a whole and once, or not at all,
-and whatever failed, was repeated or came too late leaves nothing.
+Each task writes its rows into a branch of the batch's transaction, and returns a token for the branch. The driver
+commits exactly the tokens that Spark hands it. So a batch is in the streams once and whole, or not at all. What
+attempts have written that failed, were repeated, or came too late is never read.
 """

@@ -1,8 +1,8 @@
-"""What the driver does about the transaction of a batch: commit it with the tokens it was given, or abort it.
+"""Commits the transaction of a batch with the tokens of its tasks, or aborts it.
 
-It runs in another process than the tasks, and than the one that made the writer; what it knows is in the messages of
-the tasks. It joins the transaction by name and producer: so one that is committed already, or whose query was replaced,
-is told by the server, however late this comes.
+This runs on the driver, in a process of its own: everything it knows comes from the messages of the tasks. It joins the
+transaction by name and producer. So the server can always answer that the batch is already committed, or that a newer
+run has replaced the query, however late the driver asks.
 """
 
 import asyncio
@@ -33,14 +33,15 @@ ABORT_TIMEOUT_S: Final = 30.0
 
 
 async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[TaskMessage]) -> None:
-    """Commit what the tasks of a batch have written, and nothing else; fine if that was done before.
+    """Commit what the tasks of a batch have written, and nothing else; do nothing if it is committed already.
 
     Events of a key are in the order of the messages.
 
     Raises:
         ReplacedError: another query, or a newer run of this one, has the writer id.
         TransactionLostError: the transaction was aborted meanwhile.
-        MillraceError: the server refuses, or `outageTimeout` is over; it may be committed, and is told so then.
+        MillraceError: the server refuses, or `outageTimeout` is over. The batch may be committed nevertheless; then the
+            next attempt is told so.
     """
     identity = _identity_of(messages)
     refusal = next((message.refusal for message in messages if message.refusal is not None), None)
@@ -70,7 +71,7 @@ async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[
 
 
 async def abort_batch(client: Client, options: SinkOptions, messages: Sequence[TaskMessage]) -> None:
-    """Delete what the tasks of a batch have written, as far as that can be done now; of what is committed nothing."""
+    """Abort the transaction of a batch, unless it is committed; if that fails now, its lease ends it later."""
     identity = _identity_of(messages)
     token = next((message.token for message in messages if message.token is not None), None)
     if token is None:

@@ -1,15 +1,15 @@
-"""As whom, and under which name, the transaction of a batch is committed.
+"""The identity of a batch: the producer that commits it, and the name of its transaction.
 
     writer id   the option `writerId`, else the query
     holder      the query: its id, which is kept in its checkpoint. The numbers of batches mean something to it alone
     run         one start of the query, as Spark numbers them: a newer one fences the one before
     sequence    the number of the batch
 
-Tasks find these in the local properties that Spark hands them. So no message from the driver is needed before them: the
-first one that begins a transaction of this name and producer makes it, the others join it.
+Tasks read these from Spark's local properties, so the driver has to send them nothing first: the first task begins the
+transaction, the others join it by name and producer.
 
-The name is made of writer id, holder and sequence. It has no run: a newer run of the query does not join the
-transaction of an older one that is still open, and finds one that is committed.
+The name is made of writer id, holder and sequence, without the run. So a newer run finds the transaction if it is
+committed; if an older run has left it open, the server begins another one of that name.
 """
 
 import uuid

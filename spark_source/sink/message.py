@@ -14,12 +14,12 @@ class TaskMessage(WriterCommitMessage):
     """What a task has written; pickled by Spark.
 
     Attributes:
-        identity: the driver knows the transaction from here.
-        token: of the branch that has what the task wrote; None if that is nothing.
-        dead_letters: how many events of the dead-letter stream are among what it wrote.
-        was_committed: the task was told that its batch is committed already, so it wrote nothing.
-        refusal: why the batch can never be committed: another query has the writer id, or a newer run of this
-            one. Raised in a task it would be tried again by Spark; so the driver raises it.
+        identity: of the batch; tells the driver which transaction to commit.
+        token: of the branch with the events of the task; None if it wrote none.
+        dead_letters: how many of these events are in the dead-letter stream.
+        was_committed: the server told the task that the batch is committed already, so the task wrote nothing.
+        refusal: why the batch can never be committed: another query, or a newer run of this one, has the writer id.
+            The driver raises it: if the task did, Spark would try the task again.
     """
 
     identity: BatchIdentity

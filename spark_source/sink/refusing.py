@@ -1,6 +1,6 @@
-"""Rows that can be no event: which they are, and why.
+"""Finds the rows that cannot be events, and says why.
 
-All rows are checked at once, as columns. Only where something is refused is it looked for.
+All rows are first checked together, column by column. Single rows are searched only if that fails.
 """
 
 import re

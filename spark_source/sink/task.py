@@ -1,13 +1,14 @@
-"""What a task of the sink does: write its rows into a branch of the transaction of its batch.
+"""A task of the sink: writes its rows into a branch of the batch's transaction.
 
-The transaction is begun, or joined, when the first rows come; a task without rows asks the server nothing. The event
-loop turns only during a call, so what was written is on its way while Spark makes the next rows.
+The task begins or joins the transaction when its first rows come; without rows it sends nothing. The event loop runs
+only during a call; what it has sent travels while Spark makes the next rows.
 
-A task that is told that its batch is committed is one that Spark has repeated, or started twice: it ends well, and has
-written nothing. One that is told that its query was replaced ends well, too: failed, it would be tried again.
+If the server says that the batch is already committed, Spark has repeated the task or started it twice: the task
+succeeds without writing. If it says that the query was replaced, the task succeeds too, with the refusal in its
+message: if it failed, Spark would try it again.
 
-A row that can be no event fails the task, or becomes an event of the dead-letter stream: in the same branch, so that it
-is there once, as the others are.
+A row that cannot be an event fails the task or, by option, becomes an event of the dead-letter stream, in the same
+branch as the others, so that it is there once, too.
 """
 
 import logging

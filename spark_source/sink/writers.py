@@ -1,7 +1,7 @@
-"""The writers that Spark is given: they check before any work, write in tasks, and commit on the driver.
+"""The writer classes that Spark calls: they check options first, write in tasks, and commit on the driver.
 
-Spark pickles a writer and sends it to tasks. On the driver it calls that of a batch write, too; of a query it makes
-another one for each commit, in another process, by the same options.
+Spark pickles a writer and sends it to the tasks. The driver commits a batch write with the same writer; for a query it
+makes a new writer, from the same options, in another process.
 
 PySpark has writers that take Arrow batches, for batch writes from 4.0 and for queries from 4.1 on. On 4.0 those of a
 query take rows.
