@@ -166,6 +166,20 @@ def test_streams_that_come_to_match_join_from_their_heads(shops: Shops, drivers:
     )
 
 
+def test_spark_before_4_2_reads_what_joined_before_a_restart(shops: Shops, drivers: Drivers) -> None:
+    """Behaviour 55: it asks for the end of the first batch without its start, and that is beyond the new head."""
+    shops.create("a")
+    shops.write("a")
+    first = drivers(**shops.options(streamPattern=shops.name("*"))).reader.latestOffset()
+    shops.create("b")
+    shops.write("b")
+    driver = drivers(**shops.options(streamPattern=shops.name("*")))
+    second = driver.reader.latestOffset()
+
+    assert values(driver.read(first, second)) == sorted(shops.written[10:])
+    assert driver.reader.latestOffset() == second
+
+
 def test_available_now_reads_what_joined_since_and_ends(shops: Shops, drivers: Drivers) -> None:
     """Behaviour 56."""
     shops.create("a")
