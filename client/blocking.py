@@ -363,6 +363,14 @@ class _EventReader(Opened[S_co]):
         self._given += 1
         return event
 
+    def next_events(self) -> list[Event]:
+        """Return the events that are left of the block in hand, or wait for the next one; empty at the end.
+
+        A block is what came together: for programs that process, and commit, as much as there is.
+        """
+        left, self._events, self._given = self._events[self._given :], [], 0
+        return left or self._loop.call(self._target.next_events)
+
     _arrow_batches = iterated(_arrow_batches_of)
 
     def arrow_batches(self) -> "Iterator[pa.RecordBatch]":

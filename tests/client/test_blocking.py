@@ -94,6 +94,24 @@ def test_segments_and_streams_without_await(server: TestServer, name: str) -> No
         assert sum(batch.num_rows for part in ranges for batch in client.read_range(part)) == 100
 
 
+def test_events_come_in_blocks(server: TestServer, name: str) -> None:
+    """What is left of the block in hand, then one block at a time; the position follows."""
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name) as writer:
+            for block in (b"abc", b"de"):
+                writer.write_many([bytes([each]) for each in block]).result()
+        with client.reader(name, end=millrace.TAIL) as reader:
+            assert next(reader).value == b"a"
+            assert [event.value for event in reader.next_events()] == [b"b", b"c"]
+            middle = reader.position()
+            assert [event.value for event in reader.next_events()] == [b"d", b"e"]
+            assert reader.next_events() == []
+            assert reader.position() == client.stream_cut(name)
+        with client.reader(name, start=middle, end=millrace.TAIL) as reader:
+            assert [event.value for event in reader] == [b"d", b"e"]
+
+
 def test_a_wrong_block_is_refused_where_it_is_written(server: TestServer, name: str) -> None:
     with millrace.blocking.connect(server.address) as client:
         client.create_stream(name)

@@ -1,0 +1,1 @@
+"""The words of a stream, counted in four ways: `python -m millrace.examples.word_count`."""

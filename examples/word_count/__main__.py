@@ -1,0 +1,225 @@
+"""Count the words of a stream in four ways, and measure what each promises: `python -m millrace.examples.word_count`.
+
+Each way is a process of its own. It is given lines, one by one and many at once. It is killed in the middle of many,
+and started again. At the end each word must have been counted exactly as often as it was written.
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from millrace import HEAD, blocking
+from millrace.cli.figures import duration_text
+from millrace.cli.output import print_note, print_table
+from millrace.examples.demo.data import Line, lines
+from millrace.examples.running import server_at
+
+from . import in_a_reader, in_spark
+from .text import LINES, count_of, create, words_of, write
+
+PROBES: Final = 10
+PATIENCE_S: Final = 300.0
+
+
+class Way(NamedTuple):
+    """A way to count.
+
+    Attributes:
+        arguments: of its process, before the address.
+        stream: what it writes.
+        tells_totals: an event of that is a total, and not a word.
+        keeps: where its counts are between two batches.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    stream: str
+    tells_totals: bool
+    keeps: str
+
+
+_HERE: Final = __package__ or ""
+WAYS: Final = {
+    way.name: way
+    for way in (
+        Way("reader", (f"{_HERE}.in_a_reader",), in_a_reader.COUNTS, True, "in the stream that it writes"),
+        Way("words", (f"{_HERE}.in_spark", "words"), in_spark.WORDS, False, "nothing to keep"),
+        Way("counts", (f"{_HERE}.in_spark", "counts"), in_spark.COUNTS, True, "in Spark's checkpoint"),
+        Way("continued", (f"{_HERE}.in_spark", "continued"), in_spark.CONTINUED, True, "there; begun from a slice"),
+    )
+}
+
+
+class Measured(NamedTuple):
+    """What was seen of one way."""
+
+    latency_s: float
+    lines_per_s: float
+    recovery_s: float
+    words: int
+
+
+class Follower:
+    """Knows what a way has told by now."""
+
+    def __init__(self, address: str, way: Way) -> None:
+        self._address = address
+        self._way = way
+        self._changed = threading.Condition()
+        self._told: Counter[str] = Counter()
+        self._events = 0
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        with blocking.connect(self._address) as client, client.reader(self._way.stream, start=HEAD) as reader:
+            while events := reader.next_events():
+                with self._changed:
+                    for event in events:
+                        if not self._way.tells_totals:
+                            self._told[event.value.decode()] += 1
+                            continue
+                        word, count = count_of(event.value)
+                        if count <= self._told[word]:
+                            raise SystemExit(f"{self._way.name}: {word} came {count} times, and before that more often")
+                        self._told[word] = count
+                    self._events += len(events)
+                    self._changed.notify_all()
+
+    def wait_for_events(self, count: int) -> None:
+        """Wait until so many events are told, from the first one on."""
+        self._wait(lambda: self._events >= count)
+
+    def wait_for(self, expected: Counter[str]) -> None:
+        """Wait until these words are told exactly so often."""
+        self._wait(lambda: all(self._told[word] >= count for word, count in expected.items()))
+        wrong = {word: self._told[word] for word, count in expected.items() if self._told[word] != count}
+        if wrong:
+            raise SystemExit(f"{self._way.name}: counted {wrong}, more often than they were written")
+
+    def _wait(self, is_there: Callable[[], bool]) -> None:
+        with self._changed:
+            if not self._changed.wait_for(is_there, PATIENCE_S):
+                raise SystemExit(f"{self._way.name}: not all was counted within {PATIENCE_S:g} s")
+
+
+class Process:
+    """A way that runs, and may be killed with all that it has started."""
+
+    def __init__(self, way: Way, address: str, folder: Path) -> None:
+        self._log = folder / f"{way.name}.log"
+        self._command = [sys.executable, "-m", *way.arguments, address]
+        if way.name != "reader":
+            self._command.append(str(folder / way.name))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+@contextmanager
+def running(way: Way, address: str, folder: Path) -> Iterator[Process]:
+    """Run a way for the length of a block."""
+    process = Process(way, address, folder)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def measure(way: Way, address: str, text: Sequence[Line], *, repeats: int, folder: Path) -> Measured:
+    """Let one way count what is written, and kill it once."""
+    with blocking.connect(address) as client:
+        create(client, LINES, way.stream)
+        total = Counter[str]()
+        with client.reader(LINES, start=HEAD, end="tail") as reader:
+            for event in reader:
+                total.update(words_of(event.value))
+        since = Counter[str]()  # written while this way runs; each such word is told with its total
+
+        def put(many: Sequence[Line]) -> None:
+            write(client, many)
+            for line in many:
+                since.update(words_of(line.text.encode()))
+
+        def expected() -> Counter[str]:
+            return Counter({word: since[word] + total[word] for word in since})
+
+        follower = Follower(address, way)
+        with running(way, address, folder) as process:
+            put([Line("probe", "begin")])
+            follower.wait_for(expected())
+            latencies_s = []
+            for number in range(PROBES):
+                began_s = time.perf_counter()
+                put([Line("probe", "probe" + "abcdefghij"[number])])
+                follower.wait_for(expected())
+                latencies_s.append(time.perf_counter() - began_s)
+            began_s = time.perf_counter()
+            for _ in range(repeats):
+                put(text)
+            follower.wait_for(expected())
+            lines_per_s = repeats * len(text) / (time.perf_counter() - began_s)
+            put(text)
+            process.kill()
+            told = client.distance(client.stream_head(way.stream), client.stream_cut(way.stream)).events
+            follower.wait_for_events(told)
+            began_s = time.perf_counter()
+            process.start()
+            follower.wait_for_events(told + 1)
+            recovery_s = time.perf_counter() - began_s
+            follower.wait_for(expected())
+    return Measured(statistics.median(latencies_s), lines_per_s, recovery_s, sum(since.values()))
+
+
+def show(measured: dict[str, Measured]) -> None:
+    """Print the table."""
+    rows = [
+        (
+            name, "exactly once", WAYS[name].keeps, duration_text(each.latency_s), f"{each.lines_per_s:,.0f}",
+            duration_text(each.recovery_s), f"{each.words:,}",
+        )
+        for name, each in measured.items()
+    ]  # fmt: skip
+    columns = ("way", "guarantee", "keeps its counts", "latency", "lines/s", "after a kill", "words")
+    print_table(columns, rows, right=columns[3:])
+    print_note("each word was counted exactly as often as it was written, with a kill of the process in the middle")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m millrace.examples.word_count", description=__doc__)
+    parser.add_argument("--address", help="of a server; without it one is started")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="all of them, without it")
+    parser.add_argument("--repeats", type=int, default=5, help="how often the text is written to measure lines/s")
+    options = parser.parse_args(arguments)
+    text = list(lines())
+    with ExitStack() as stack:
+        address = stack.enter_context(server_at(options.address))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        with blocking.connect(address) as client:
+            create(client, LINES)
+            write(client, text[: len(text) // 2])  # history
+        show(
+            {name: measure(WAYS[name], address, text, repeats=options.repeats, folder=folder) for name in options.ways}
+        )
+
+
+if __name__ == "__main__":
+    main()
