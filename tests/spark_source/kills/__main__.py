@@ -9,9 +9,13 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from tests.spark_source.kills.cells import SEED_VARIABLE, WHOLE_VARIABLE
 from tests.spark_source.kills.driver import ROOT
+
+MODULES: Final = ("test_executors.py", "test_kill_matrix.py")
+"""Those of the table; the chained queries have a command of their own."""
 
 
 def main() -> int:
@@ -28,7 +32,7 @@ def main() -> int:
         finished = subprocess.run(
             [
                 sys.executable, "-m", "pytest", "-v", "-x", "-p", "no:cacheprovider",
-                "-k", arguments.expression, str(Path(__file__).parent),
+                "-k", arguments.expression, *(str(Path(__file__).with_name(name)) for name in MODULES),
             ],
             cwd=ROOT,
             env={**os.environ, SEED_VARIABLE: str(seed), WHOLE_VARIABLE: "1"},
