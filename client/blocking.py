@@ -228,6 +228,11 @@ class Branch(Blocking[AsyncBranch]):
         return self._target.streams
 
     @property
+    def append_size_max(self) -> int:
+        """The largest append that the server takes, in bytes, as far as it is known."""
+        return self._target.append_size_max
+
+    @property
     def number(self) -> int:
         """The server's own number of the transaction."""
         return self._target.number
@@ -305,6 +310,11 @@ class Transaction(Opened[AsyncTransaction]):
         return self._target.name
 
     @property
+    def append_size_max(self) -> int:
+        """The largest append that the server takes, in bytes, as far as it is known."""
+        return self._target.append_size_max
+
+    @property
     def number(self) -> int:
         """The server's own, of this transaction."""
         return self._target.number
@@ -363,6 +373,7 @@ class _EventReader(Opened[S_co]):
         self._given += 1
         return event
 
+    @documented(AsyncReader.next_events)
     def next_events(self) -> list[Event]:
         """Return the events that are left of the block in hand, or wait for the next one; empty at the end.
 

@@ -30,9 +30,9 @@ LEFT_OUT = {
     Writer: {"open", "send", "drain", "has_room", "note_failure", "statistics"},
     Transaction: {"begin", "send", "drain"},  # `write` waits for room, and `client.transaction` begins
     Branch: {"send", "drain", "end"},  # `write` waits for room, and the transaction ends it
-    # `__next__` takes blocks of events; the others are what a reader of several streams asks of that of each.
-    Reader: {"next_events", "poll", "is_over", "begin", "rest", "leave", "take_batch"},
-    StreamsReader: {"next_events"},
+    # What a reader of several streams asks of that of each.
+    Reader: {"poll", "is_over", "begin", "rest", "leave", "take_batch"},
+    StreamsReader: set(),
     ByteWriter: {"durable_offset"},
     ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
 }
