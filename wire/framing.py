@@ -6,7 +6,6 @@ never copied.
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import repeat
 from struct import error as StructError  # noqa: N812  # the class is an exception, spelled in lower case for its age
 from typing import Final, NamedTuple
 
@@ -69,7 +68,7 @@ def encode(message: m.Message, *, request_id: int = 0, flags: int = 0) -> bytes:
         CodecError: a value does not fit its field, or the whole does not fit a frame of the peer, or of the log.
     """
     codec = _codec(message.type)
-    body = codec.pack(*map(getattr, repeat(message), codec.names))
+    body = codec.pack_object(message)
     frame = encode_body(int(message.type), body, request_id=request_id, flags=flags)
     if len(frame) > CONTROL_FRAME_SIZE_BYTES_MAX and len(frame) > _size_max(message):
         raise CodecError(type(message).__name__, "", f"makes a frame of {len(frame)} bytes, above the limit")
@@ -195,5 +194,4 @@ def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
     if header.length != len(frame):
         raise CodecError("FrameHeader", "length", f"is {header.length}, the frame has {len(frame)} bytes")
     codec = _codec(header.type)
-    values = codec.unpack(frame, FRAME_HEADER_SIZE_BYTES)
-    return header, cls(**dict(zip(codec.names, values, strict=True)))
+    return header, codec.unpack_object(frame, FRAME_HEADER_SIZE_BYTES)[0]
