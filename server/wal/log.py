@@ -70,10 +70,12 @@ class Wal:
         self._recovery: Recovery | None = None
         self._pool = FilePool(files, directory, options, owner=owner, metrics=self._metrics)
         self._writer: LogWriter | None = None
-        # Runs that wait for others of this turn of the loop. Whether the loop writes the first one itself at the end of
-        # the turn, if no other comes.
+        # Runs that wait for others of this turn of the loop. Whether the loop may write them itself at the end of the
+        # turn, if only such come that belong to them.
         self._gathered: list[AppendRun] = []
         self._is_lone = False
+        # How many runs the last turn had that gathered them to its end.
+        self._turn_count = 0
         self._lone_policy = LonePolicy()
         # These are there from `start` on.
         self._loop: asyncio.AbstractEventLoop
@@ -274,20 +276,28 @@ class Wal:
 
     def _end_turn(self, writer: LogWriter) -> None:
         """Have what was gathered written; write it here if it is alone, and may be."""
-        if len(self._gathered) > 1 or not self._is_lone:
+        self._turn_count = len(self._gathered)
+        # Whoever came after the first run may have been another peer.
+        is_lone = (
+            self._is_lone
+            and self._queued_bytes <= self._options.lone_size_bytes_max
+            and self._lone_policy.allows(self._clock.monotonic_s())
+        )
+        if not is_lone:
             self._hand_over(writer)
         elif self._gathered:  # else the thread has it
-            self._write_lone(writer, self._gathered.pop())
+            runs, self._gathered = self._gathered, []
+            self._write_lone(writer, runs)
 
-    def _write_lone(self, writer: LogWriter, run: AppendRun) -> None:
+    def _write_lone(self, writer: LogWriter, runs: list[AppendRun]) -> None:
         """Write what is alone at the end of the loop's turn."""
         try:
-            batch = writer.write_lone(run)
+            batch = writer.write_lone(runs)
         except LogFailedError:
             self._is_open = False
             return
         if batch is None:
-            writer.submit(run)
+            writer.submit_together(runs)
             return
         self._on_batch(batch)
         # Only now, with the ack on its way.
@@ -326,7 +336,9 @@ class Wal:
         self._durable_sequence = batch.sequence
         self._batch_count += 1
         self._written_bytes += batch.size
-        self._lone_policy.wrote(count, duration_s=batch.duration_s, now_s=self._clock.monotonic_s())
+        is_alone = count in {1, self._turn_count}
+        self._turn_count = 0
+        self._lone_policy.wrote(is_alone=is_alone, duration_s=batch.duration_s, now_s=self._clock.monotonic_s())
         if batch.runs:
             self._on_durable(batch.runs, batch.sequence, batch.wall_time_us)
 

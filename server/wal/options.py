@@ -32,8 +32,8 @@ class WalOptions:
     batch_size_bytes_max: int = 8 * MIB
     # The largest run, its frames with their headers.
     run_size_bytes_max: int = 17 * MIB
-    # A run up to this size that is alone is written and synced in the event loop, see `lone`. 0: none is.
-    lone_size_bytes_max: int = 16 * KIB
+    # A batch up to this size that is alone is written and synced in the event loop, see `lone`. 0: none is.
+    lone_size_bytes_max: int = 128 * KIB
     # Kept free for control records: truncates and deletes must work when appends no longer do.
     headroom_bytes: int = 1 * MIB
     # How long to wait until a file that the disk had no room for is tried again.

@@ -112,7 +112,7 @@ class Log(Protocol):
     def share_loop(self) -> None:
         """Write the next batch without holding up the loop: it serves others than who submits.
 
-        Otherwise a log may write a run that is alone in the loop itself.
+        Otherwise a log may write a batch that is alone in the loop itself.
         """
         ...
 

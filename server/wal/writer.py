@@ -122,20 +122,20 @@ class LogWriter:
             self._is_idle = False
             self._bell.ring()
 
-    def write_lone(self, run: AppendRun) -> Durable | None:
-        """Write one run in the calling thread, while the log thread sleeps; `observe` is to follow.
+    def write_lone(self, runs: list[AppendRun]) -> Durable | None:
+        """Write one batch in the calling thread, while the log thread sleeps; `observe` is to follow.
 
         Returns:
-            None, and nothing was done, if the thread does not sleep or the run does not fit the active file.
+            None, and nothing was done, if the thread does not sleep or the runs do not fit the active file.
 
         Raises:
             LogFailedError: the log failed; `deliver` is about to be told. Nothing may be submitted any more.
         """
         # Asleep, or between its last look at the queue and its sleep: it touches nothing until it is rung.
-        if not self._is_idle or BATCH_HEADER_SIZE_BYTES + _cost(run) > self._active.room_bytes:
+        if not self._is_idle or BATCH_HEADER_SIZE_BYTES + sum(map(_cost, runs)) > self._active.room_bytes:
             return None
         try:
-            return self._write([run])
+            return self._write(runs)
         except Exception as error:
             self._fail(error)
             self._is_idle = False

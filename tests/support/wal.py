@@ -100,9 +100,9 @@ class OpenLog:
         self.lengths[segment_id] = offset + len(payload)
         return future
 
-    def submit_run(self, run: AppendRun) -> "asyncio.Future[int]":
+    def submit_run(self, run: AppendRun, *, is_followed: bool = False) -> "asyncio.Future[int]":
         """Submit a run and return a future of its sequence."""
-        self.wal.submit(run)
+        self.wal.submit(run, is_followed=is_followed)
         future = self.futures[id(run)] = asyncio.get_running_loop().create_future()
         return future
 

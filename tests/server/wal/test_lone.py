@@ -75,6 +75,38 @@ async def test_runs_of_one_turn_are_one_batch_of_the_thread(files: WatchedFiles)
 
 
 @pytest.mark.asyncio
+async def test_what_belongs_together_in_one_turn_is_one_batch_of_the_loop(files: WatchedFiles) -> None:
+    log = await opened(files)
+    for _ in range(2):  # after such a batch, too
+        futures = [log.submit_run(run, is_followed=True) for run in (control_run(b"begin"), control_run(b"commit"))]
+        await asyncio.gather(*futures)
+    assert [len(runs) for runs, _, _ in log.durable] == [2, 2]
+    assert files.taken() == [True, True]
+    await log.wal.close()
+
+
+@pytest.mark.asyncio
+async def test_what_belongs_together_is_the_threads_if_it_is_large(files: WatchedFiles) -> None:
+    log = await opened(files)
+    half = bytes(LONE.lone_size_bytes_max // 2)
+    await asyncio.gather(*[log.submit_run(control_run(half), is_followed=True) for _ in range(2)])
+    assert [len(runs) for runs, _, _ in log.durable] == [2]
+    assert files.taken() == [False]
+    await log.wal.close()
+
+
+@pytest.mark.asyncio
+async def test_what_peers_want_written_in_one_turn_is_the_threads(files: WatchedFiles) -> None:
+    log = await opened(files)
+    futures = [log.submit_run(control_run(b"of one"), is_followed=True)]
+    log.wal.share_loop()
+    futures.append(log.submit_run(control_run(b"of another"), is_followed=True))
+    await asyncio.gather(*futures)
+    assert files.taken() == [False]
+    await log.wal.close()
+
+
+@pytest.mark.asyncio
 async def test_after_a_batch_of_several_the_thread_writes_one_more(files: WatchedFiles) -> None:
     log = await opened(files)
     files.stall()
@@ -189,15 +221,15 @@ async def test_it_can_be_switched_off(files: WatchedFiles) -> None:
 
 def test_a_slow_sync_never_shortens_the_pause_after_a_slower_one() -> None:
     policy = LonePolicy()
-    policy.wrote(1, duration_s=1.0, now_s=10.0)
-    policy.wrote(1, duration_s=2 * SLOW_S, now_s=11.0)
+    policy.wrote(is_alone=True, duration_s=1.0, now_s=10.0)
+    policy.wrote(is_alone=True, duration_s=2 * SLOW_S, now_s=11.0)
     assert not policy.allows(10.0 + PAUSE_FACTOR - 0.1)
     assert policy.allows(10.0 + PAUSE_FACTOR)
 
 
 def test_quick_syncs_pause_nothing() -> None:
     policy = LonePolicy()
-    policy.wrote(1, duration_s=SLOW_S, now_s=10.0)
+    policy.wrote(is_alone=True, duration_s=SLOW_S, now_s=10.0)
     assert policy.allows(10.0)
 
 
