@@ -55,11 +55,11 @@ class Pins:
     __slots__ = ("_pinned",)
 
     def __init__(self) -> None:
-        # By call of `pin`, cache and numbers; None when they are released or transferred: then nothing can be added.
-        self._pinned: list[tuple[EntityCache[Any], list[int]]] | None = []
+        # Cache and number of each; None when they are released or transferred: then nothing can be added.
+        self._pinned: list[tuple[EntityCache[Any], int]] | None = []
 
     def __len__(self) -> int:
-        return sum(len(numbers) for _, numbers in self._pinned or ())
+        return len(self._pinned or ())
 
     def __enter__(self) -> "Pins":
         return self
@@ -78,8 +78,14 @@ class Pins:
         """Let the entities be evicted, as far as nothing else pins them. Releasing twice is fine."""
         pinned, self._pinned = self._pinned, None
         if pinned:
-            for cache, numbers in pinned:
-                cache._unpin(numbers)  # noqa: SLF001  # pins and their counts are one thing
+            for cache, number in pinned:
+                counts = cache._pin_counts  # noqa: SLF001  # pins and their counts are one thing
+                count = counts[number]
+                if count > 1:
+                    counts[number] = count - 1
+                else:
+                    del counts[number]
+                    cache._consider(number)  # noqa: SLF001
 
 
 class EntityCache(Generic[Item]):
@@ -178,33 +184,29 @@ class EntityCache(Generic[Item]):
         Raises:
             StorageError: one could not be loaded; nothing is pinned, but for what `into` has.
         """
-        if into is None:
-            into = Pins()
-            try:
-                return self.pin(keys, into=into)
-            except BaseException:
-                into.release()
-                raise
-        pinned = into._pinned  # noqa: SLF001  # pins and their counts are one thing
+        pins = Pins() if into is None else into
+        pinned = pins._pinned  # noqa: SLF001  # pins and their counts are one thing
         if pinned is None:
-            return into
+            return pins
         counts = self._pin_counts
-        numbers: list[int] = []
-        # First, so that those are released before one that could not be loaded.
-        pinned.append((self, numbers))
-        for key in keys:
-            number = self._find_number(key) if isinstance(key, str) else key
-            if number in counts:
-                counts[number] += 1
-            elif number > 0:
-                if number not in self._resident:
-                    self._load(number)
-                counts[number] = 1
-                self._keep(number)
-            else:
-                continue
-            numbers.append(number)
-        return into
+        try:
+            for key in keys:
+                number = self._find_number(key) if isinstance(key, str) else key
+                if number in counts:
+                    counts[number] += 1
+                elif number > 0:
+                    if number not in self._resident:
+                        self._load(number)
+                    counts[number] = 1
+                    self._keep(number)
+                else:
+                    continue
+                pinned.append((self, number))
+        except BaseException:
+            if into is None:
+                pins.release()
+            raise
+        return pins
 
     @property
     def pin_counts(self) -> Mapping[int, int]:
@@ -249,7 +251,8 @@ class EntityCache(Generic[Item]):
         number = self.number_of(item)
         if self._resident.get(number) is item:
             self._dirty.add(number)
-            self._keep(number)
+            if number in self._evictable:
+                self._keep(number)
         else:
             assert self._is_known_absent(number), "a change to what was evicted is lost"
 
@@ -392,16 +395,6 @@ class EntityCache(Generic[Item]):
             newer = self._resident_names.get(name)
             if newer is None or self.number_of(newer) <= number:
                 self._resident_names[name] = item
-
-    def _unpin(self, numbers: list[int]) -> None:
-        counts = self._pin_counts
-        for number in numbers:
-            count = counts[number]
-            if count > 1:
-                counts[number] = count - 1
-            else:
-                del counts[number]
-                self._consider(number)
 
     def _consider(self, number: int) -> None:
         """Let an entity be evicted some time, if it may be: now, if there is no room for it."""

@@ -53,7 +53,8 @@ def state_of(
     state = ContainerState(stored, idle_bytes_max=idle_bytes_max)
     state.sequence = checkpoint.sequence
     for link in checkpoints.segments.links():
-        state.link(link)
+        with state.segments.pin([link.source_id, link.target_id]):
+            state.link(link)
     for number in checkpoints.transactions.open():
         state.open_transactions.add(state.transactions[number])
     return state

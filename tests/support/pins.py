@@ -18,5 +18,5 @@ def _all_pins_are_released(request: pytest.FixtureRequest) -> Iterator[None]:
         if type(state) is ContainerState:
             caches = state.caches.values()
             counts = [dict(cache.pin_counts) for cache in caches]
-            own = len(state.unflushed) + len(state.merged) + state.open_transactions.pins_count
+            own = len(state.unflushed.keys() | state.merged.keys()) + state.open_transactions.pins_count
             assert sum(sum(each.values()) for each in counts) == own, counts

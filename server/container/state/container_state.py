@@ -150,15 +150,14 @@ class ContainerState:
         self._woken: set[Segment] = set()
         # Bytes of all tails: durable, not yet in tier 2, held in memory.
         self.tail_bytes = 0
-        # Segments with a tail, and segments whose bytes are in the tail of another, which they were merged into. Both
-        # kinds are pinned by the state itself: their tails and links are nowhere else.
+        # Segments with a tail, and segments whose bytes are in the tail of another, which they were merged into. Either
+        # is pinned by the state itself, once: tails and links are nowhere else.
         self.unflushed: dict[int, Segment] = {}
         self.merged: dict[int, Segment] = {}
         # Of those with a tail the ones that were not merged: the others, of which there may be many more, are flushed
         # with their target.
         self.unmerged: dict[int, Segment] = {}
-        self._tail_pins: dict[int, Pins] = {}
-        self._link_pins: dict[int, Pins] = {}
+        self._held: dict[int, Pins] = {}
         # Chunks that nothing refers to any more.
         self.garbage = GarbageQueue()
 
@@ -279,11 +278,22 @@ class ContainerState:
             self.unflushed[number] = segment
             if segment.link is None:
                 self.unmerged[number] = segment
-            self._tail_pins[number] = self.segments.pin([number])
-            assert self.segments.peek(number) is segment, "the tail of what was evicted is lost"
+            self._hold_resident(segment)
         segment.tail.add(extent)
         if isinstance(extent, Extent):
             self.tail_bytes += extent.held_bytes
+
+    def _hold_resident(self, segment: Segment) -> None:
+        """Keep a segment in memory that has a tail, or a link, from now on."""
+        number = segment.segment_id
+        if number not in self._held:
+            self._held[number] = self.segments.pin((number,))
+            assert self.segments.peek(number) is segment, "the tail of what was evicted is lost"
+
+    def _let_go(self, number: int) -> None:
+        """Let a segment be evicted that has lost its tail, or its link, unless it has the other."""
+        if number not in self.unflushed and number not in self.merged:
+            self._held.pop(number).release()
 
     def release(self, segment: Segment, offset: int, *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT) -> None:
         """Drop the tail of a segment up to `offset`: its bytes are in tier 2, or were truncated or deleted.
@@ -300,8 +310,7 @@ class ContainerState:
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
         if not segment.tail and self.unflushed.pop(segment.segment_id, None) is not None:
             self.unmerged.pop(segment.segment_id, None)
-            self._tail_pins.pop(segment.segment_id).release()
-        assert segment.tail or segment.segment_id not in self._tail_pins
+            self._let_go(segment.segment_id)
 
     def admit_as_durable(self) -> None:
         """Let the admitted view of everything be the durable one: nothing is queued. Called once, after recovery.
@@ -322,13 +331,15 @@ class ContainerState:
             stream.admit_as_durable()
 
     def link(self, link: LinkedExtent) -> None:
-        """Put the bytes of a merged segment into the tail of its target."""
-        self._link_pins[link.source_id] = self.segments.pin([link.source_id])
-        source = self.merged[link.source_id] = self.segments[link.source_id]
+        """Put the bytes of a merged segment into the tail of its target; both are pinned."""
+        source, target = self.segments.loaded(link.source_id), self.segments.loaded(link.target_id)
+        assert source is not None
+        assert target is not None
+        self.merged[link.source_id] = source
+        self._hold_resident(source)
         source.link = link
         self.unmerged.pop(link.source_id, None)
-        with self.segments.pin([link.target_id]):
-            self.hold(self.segments[link.target_id], link)
+        self.hold(target, link)
 
     def add_lost_segment(self, segment_id: int) -> Segment:
         """Add a segment whose creation was lost to damage, under a name that says so."""
@@ -355,7 +366,7 @@ class ContainerState:
             if segment is None:
                 continue
             if self.merged.pop(segment_id, None) is not None:
-                self._link_pins.pop(segment_id).release()
+                self._let_go(segment_id)
             segment.deleted = True
             self._internal_count -= segment.is_internal
             self.attribute_bytes -= segment.attribute_bytes
