@@ -58,22 +58,26 @@ class CommitPlan:
 
 
 def plan_commit(
-    parts: Sequence[TransactionPart], *, open_parts: Iterable[StreamPart], epoch: int, take_id: Callable[[], int]
+    parts: Sequence[TransactionPart], *, open_parts: Sequence[StreamPart], epoch: int, take_id: Callable[[], int]
 ) -> CommitPlan:
     """Return what a commit of some parts does to their stream.
 
     Args:
         parts: those with events; their ranges are equal or disjoint.
-        open_parts: the open segments of the stream, which cover each key once.
+        open_parts: the open segments of the stream, which cover each key once, in the order of their keys.
         epoch: the current one of the stream.
         take_id: returns a fresh id for a segment.
     """
-    segments = sorted(open_parts, key=_low)
+    segments = open_parts
     lows = [segment.key_range.low for segment in segments]
-    within = [segments[bisect_right(lows, part.key_range.low) - 1] for part in parts]
-    if all(part.key_range.high <= segment.key_range.high for part, segment in zip(parts, within, strict=True)):
-        targets = [segment.segment_id for segment in within]
-        return CommitPlan(epochs=(), targets=dict(zip([part.segment_id for part in parts], targets, strict=True)))
+    targets: dict[int, int] = {}
+    for part in parts:
+        segment = segments[bisect_right(lows, part.key_range.low) - 1]
+        if part.key_range.high > segment.key_range.high:
+            break  # it is torn
+        targets[part.segment_id] = segment.segment_id
+    else:
+        return CommitPlan(epochs=(), targets=targets)
     # By range: the places, among the open segments, of those that overlap it.
     spans = {
         each: range(bisect_right(lows, each.low) - 1, bisect_right(lows, each.last))
@@ -123,7 +127,3 @@ def _joined(ranges: Iterable[KeyRange]) -> list[tuple[int, int]]:
         else:
             joined.append((each.low, each.high))
     return joined
-
-
-def _low(part: StreamPart) -> int:
-    return part.key_range.low

@@ -6,6 +6,7 @@ out of 2^64, so that borders are exact.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -14,6 +15,7 @@ from xxhash import xxh3_64_intdigest
 from .errors import InvalidNameError
 
 KEY_SPACE: Final = 1 << 64
+RANGES_KEPT_COUNT: Final = 4096
 
 
 def key_place(key: str) -> int:
@@ -45,10 +47,14 @@ class KeyRange:
     def __contains__(self, place: int) -> bool:
         return self.low <= place < self.high
 
-    @classmethod
-    def inclusive(cls, low: int, last: int) -> "KeyRange":
-        """Return the range from `low` to `last`, both included: the form in which 64 bits hold every range."""
-        return cls(low, last + 1)
+    @staticmethod
+    @lru_cache(maxsize=RANGES_KEPT_COUNT)
+    def inclusive(low: int, last: int) -> "KeyRange":
+        """Return the range from `low` to `last`, both included: the form in which 64 bits hold every range.
+
+        Those that were asked for last are kept: the parts of all transactions over a stream have the same few.
+        """
+        return KeyRange(low, last + 1)
 
     @property
     def last(self) -> int:

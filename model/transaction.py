@@ -10,11 +10,10 @@ cannot become half a commit.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from .key_range import KeyRange
 
@@ -48,8 +47,7 @@ class TransactionState(IntEnum):
         return self >= TransactionState.COMMITTED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionPart:
+class TransactionPart(NamedTuple):
     """A segment that holds events of a transaction.
 
     Attributes:

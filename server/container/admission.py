@@ -123,6 +123,8 @@ def check_open(transaction: Transaction, *, but: str = "") -> None:
     Raises:
         TransactionAbortedError, TransactionCommittedError, TransactionPreparedError: it is so, or is about to be.
     """
+    if transaction.admitted_state is TransactionState.OPEN:
+        return
     subject = transaction.name or str(transaction.number)
     if transaction.admitted_state is TransactionState.COMMITTED:
         raise TransactionCommittedError(f"the transaction was committed{but}", subject=subject)

@@ -195,10 +195,11 @@ class EntityCache(Generic[Item]):
                 if number in counts:
                     counts[number] += 1
                 elif number > 0:
-                    if number not in self._resident:
+                    if number not in self._resident and number < self._stored_below:
                         self._load(number)
                     counts[number] = 1
-                    self._keep(number)
+                    if number in self._evictable:
+                        self._keep(number)
                 else:
                     continue
                 pinned.append((self, number))

@@ -83,11 +83,11 @@ class EntityLoader:
         """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
         state = self._state
         return (
-            all(map(state.segments.is_resident, required.segments))
-            and all(map(state.writers.is_resident, required.writers))
-            and all(map(state.streams.is_resident, required.streams))
-            and all(map(state.transactions.is_resident, required.transactions))
-            and all(map(state.producers.is_resident, required.producers))
+            (not required.segments or all(map(state.segments.is_resident, required.segments)))
+            and (not required.writers or all(map(state.writers.is_resident, required.writers)))
+            and (not required.streams or all(map(state.streams.is_resident, required.streams)))
+            and (not required.transactions or all(map(state.transactions.is_resident, required.transactions)))
+            and (not required.producers or all(map(state.producers.is_resident, required.producers)))
         )
 
     async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> None:

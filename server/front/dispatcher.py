@@ -17,7 +17,7 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
-from millrace.wire.server_session import Received
+from millrace.wire.server_session import CARRIED_OUT, Received
 
 from .decided_replies import DecidedReplies
 from .flow_control import FlowControl, Reason
@@ -110,6 +110,9 @@ class Dispatcher:
     def take(self, received: Received) -> None:
         """Carry out a frame that is neither HELLO nor an append."""
         request_id, message, held_bytes = received
+        if message.type in CARRIED_OUT:
+            self._take_request(request_id, message, held_bytes)
+            return
         match message:
             case m.Read() | m.Subscribe() if not self._container.state.segments.is_resident(message.segment_id):
                 self._take_when_loaded(
@@ -123,21 +126,8 @@ class Dispatcher:
                 self.reads.give_credit(request_id, message.credit_bytes)
             case m.Unsubscribe():
                 self.reads.end(request_id)
-            case m.Ping() | m.Pong():
+            case _:  # PING and PONG
                 self._outlet.flush()
-            case _ if self._session.is_draining:
-                self._outlet.requests.give(held_bytes)
-                self._outlet.send_error(
-                    request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)
-                )
-            case _:
-                reply = self._handlers.admit(message)
-                if isinstance(reply, Decided):
-                    self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
-                else:
-                    carried_out = self._carry_out(message, request_id, reply)
-                    task = self._tasks.start(carried_out, name=f"request {message.type.name}")
-                    task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
 
     def cancel(self) -> None:
         """Release everything: the connection was lost. Appends on their way still become durable."""
@@ -190,6 +180,20 @@ class Dispatcher:
 
     def _room_found(self) -> None:
         self._flow.set(Reason.CONTAINER_FULL, False)
+
+    def _take_request(self, request_id: int, message: m.Message, held_bytes: int) -> None:
+        """Carry out a request that takes a task, unless it is decided in this step."""
+        if self._session.is_draining:
+            self._outlet.requests.give(held_bytes)
+            self._outlet.send_error(request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000))
+            return
+        reply = self._handlers.admit(message)
+        if isinstance(reply, Decided):
+            self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
+        else:
+            carried_out = self._carry_out(message, request_id, reply)
+            task = self._tasks.start(carried_out, name=f"request {message.type.name}")
+            task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
 
     def _take_read(self, message: m.Read | m.Subscribe, request_id: int) -> None:
         if isinstance(message, m.Read):

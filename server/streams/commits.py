@@ -116,23 +116,22 @@ def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sou
         [part for part, _ in sources], open_parts=stream.open_parts, epoch=stream.epoch, take_id=state.take_id
     )
     created = {segment_id for epoch in plan.epochs for segment_id, _ in epoch.created}
+    # By target: where the next part is merged, and how many events the parts before it have.
     ends: dict[int, int] = {}
-    targets: dict[int, Segment] = {}
     event_counts: dict[int, int] = {}
     for part, source in sources:
-        target_id = plan.targets[part.segment_id]
-        if target_id not in ends:
-            ends[target_id] = event_counts[target_id] = 0
-            if target_id not in created:
-                target = targets[target_id] = container.segment(target_id)
+        source_id, size, event_count = part.segment_id, source.next_offset, source.next_event_count
+        target_id = plan.targets[source_id]
+        end, merged_count = ends.get(target_id, 0), event_counts.get(target_id, 0)
+        if target_id not in created:
+            target = container.segment(target_id)
+            check_event_count(target, merged_count + event_count)
+            if target_id not in ends:
                 target.check_appendable()
-                ends[target_id] = target.next_offset
-        end, size, event_count = ends[target_id], source.next_offset, source.next_event_count
-        commit.parts.append(m.CommittedPart(part.segment_id, target_id, end, size, event_count))
+                end = target.next_offset
+        commit.parts.append(m.CommittedPart(source_id, target_id, end, size, event_count))
         ends[target_id] = end + size
-        event_counts[target_id] += event_count
-    for target_id, target in targets.items():
-        check_event_count(target, event_counts[target_id])
+        event_counts[target_id] = merged_count + event_count
     commit.epochs += [
         m.CommitEpochRecord(
             stream_id,
@@ -178,11 +177,15 @@ def tails_after(state: ContainerState, transaction: Transaction, record: m.Trans
     tails: list[m.StreamTail] = []
     if record.epochs:
         return tails
-    for stream_id in [each.stream_id for each in transaction.streams]:
-        stream = state.streams.get(stream_id)
-        ends = [] if stream is None else [state.segments.get(part.segment_id) for part in stream.open_parts]
-        if stream is None or None in ends:  # damage has taken it
+    for routed in transaction.streams:
+        stream = state.streams.get(routed.stream_id)
+        if stream is None:  # damage has taken it
             return []
-        places = [m.CutPosition(end.segment_id, end.next_offset) for end in ends if end is not None]
-        tails.append(m.StreamTail(stream.name, stream_id, places))
+        places: list[m.CutPosition] = []
+        for part in stream.open_parts:
+            end = state.segments.get(part.segment_id)
+            if end is None:
+                return []
+            places.append(m.CutPosition(part.segment_id, end.next_offset))
+        tails.append(m.StreamTail(stream.name, stream.stream_id, places))
     return tails if sum(len(tail.positions) for tail in tails) <= TAIL_POSITIONS_COUNT_MAX else []

@@ -232,12 +232,16 @@ class StreamController:
             await self._container.in_flight.settled()
 
     def is_being_decided(self, name: str) -> bool:
-        """Return whether a decision about a stream as a whole is on its way."""
+        """Return whether a decision about a stream as a whole, which need not exist, is on its way."""
         stream = self._state.streams.find(name)
+        if stream is None:
+            return self._container.in_flight.is_any_queued(_DECISIONS, name)
+        return self.is_moving(stream)
+
+    def is_moving(self, stream: Stream) -> bool:
+        """Return whether a decision about a stream as a whole is on its way."""
         # A commit that begins epochs belongs to its transaction, and is queued under that.
-        return self._container.in_flight.is_any_queued(_DECISIONS, name) or (
-            stream is not None and stream.admitted_epoch != stream.epoch
-        )
+        return stream.admitted_epoch != stream.epoch or self._container.in_flight.is_any_queued(_DECISIONS, stream.name)
 
     def _segments(self, segment_ids: Iterable[int]) -> Iterator[Segment]:
         """Yield those of some segments that were not lost to damage."""

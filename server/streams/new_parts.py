@@ -23,11 +23,15 @@ def part_records(
         InvalidArgumentError: there are none, one is for no range of the transaction, or a number is given twice.
     """
     ranges = {routed_id: (stream.stream_id, low, last) for stream in routes for routed_id, low, last in stream.ranges}
-    if not parts or any(part.routed_id not in ranges for part in parts):
+    try:
+        records = [m.PartRecord(segment_id, *ranges[routed_id]) for segment_id, routed_id in parts]
+    except KeyError:
+        records = []
+    if not records:
         raise InvalidArgumentError("a part is for a segment that was open when the transaction began", subject=subject)
-    if len({part.segment_id for part in parts}) < len(parts):
+    if len({segment_id for segment_id, _ in parts}) < len(parts):
         raise InvalidArgumentError("a number names one part", subject=subject)
-    return [m.PartRecord(segment_id, *ranges[routed_id]) for segment_id, routed_id in parts]
+    return records
 
 
 def has_parts(transaction: Transaction, parts: Mapping[int, TransactionPart]) -> bool:

@@ -205,7 +205,7 @@ class TransactionController:
                 raise WriterExcludedError.of(holder, subject=stream.name)
         self._check_open_count(over, session_id)
         opened = self._state.open_transactions
-        routes = [opened.shared(stream.stream_id, stream.epoch) or _routes_of(stream) for stream in over]
+        routes = [opened.shared(stream.stream_id, stream.epoch) or stream.routes for stream in over]
         if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
             raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
         record = m.TransactionBegun(
@@ -224,10 +224,9 @@ class TransactionController:
         if parts:
             self._check_new_parts(begun, IMPLICIT_BRANCH, wanted)
         self._container.check_room()
-        ids = [number, *(part.segment_id for part in parts)]
-        self._ids.check(ids)
+        unused = self._ids.checked([number, *[segment_id for segment_id, _ in parts]])
         decision = self._container.log_decision(record, name or number, is_followed=True)
-        self._ids.use(ids)
+        self._ids.use(unused)
         self._state.admitted_transactions[number] = begun
         opened.admit(begun, session_id=session_id)
         self._admit_parts(begun, wanted, created_us=record.begun_us)
@@ -238,19 +237,13 @@ class TransactionController:
     def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
         """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
         opened, options = self._state.open_transactions, self._options
-        bounds = [(opened.begun_count, options.open_count_max, "")]
-        bounds += [
-            (opened.count_over(stream.stream_id), options.open_per_stream_count_max, f" over {stream.name}")
-            for stream in streams
-        ]
-        if session_id != NO_SESSION:
-            bounds.append((opened.count_by(session_id), options.open_per_session_count_max, " that this client began"))
-        for count, count_max, which in bounds:
-            if count >= count_max:
-                raise TransactionsFullError(
-                    f"{count} transactions{which} are open, and as many may be; some have to end first",
-                    retry_after_ms=RETRY_AFTER_MS,
-                )
+        if opened.begun_count >= options.open_count_max:
+            raise _too_many(opened.begun_count)
+        for stream in streams:
+            if opened.count_over(stream.stream_id) >= options.open_per_stream_count_max:
+                raise _too_many(opened.count_over(stream.stream_id), f" over {stream.name}")
+        if session_id != NO_SESSION and opened.count_by(session_id) >= options.open_per_session_count_max:
+            raise _too_many(opened.count_by(session_id), " that this client began")
 
     def _check_memory(self, more_bytes: int) -> None:
         """Raise TransactionsFullError if all that are open may not take so much more memory."""
@@ -286,10 +279,9 @@ class TransactionController:
         self._check_new_parts(transaction, branch, wanted)
         self._check_memory(OPEN_PART_SIZE_BYTES * len(parts))
         self._container.check_room()
-        segment_ids = [segment_id for segment_id, _ in parts]
-        self._ids.check(segment_ids)
+        unused = self._ids.checked([segment_id for segment_id, _ in parts])
         decision = self._container.log_decision(record, number, is_followed=True)
-        self._ids.use(segment_ids)
+        self._ids.use(unused)
         self._admit_parts(transaction, wanted, created_us=record.added_us)
         return Admitted(transaction, decision)
 
@@ -464,8 +456,9 @@ class TransactionController:
                 continue
             # A commit that may begin epochs keeps all segments of the stream in memory until it is durable.
             needed = stream.parts if stream.epoch != routed.epoch else stream.open_parts
-            if not all(segments.is_resident(part.segment_id) for part in needed):
-                return False
+            for part in needed:
+                if not segments.is_resident(part.segment_id):
+                    return False
         return True
 
     def _check_producer(self, transaction: Transaction, producer: Producer) -> None:
@@ -483,8 +476,11 @@ class TransactionController:
 
     def _is_moving(self, transaction: Transaction) -> bool:
         """Return whether something is on its way by which the commit would be another one."""
-        streams = (self._state.streams.get(stream.stream_id) for stream in transaction.streams)
-        return any(stream is not None and self._streams.is_being_decided(stream.name) for stream in streams)
+        for routed in transaction.streams:
+            stream = self._state.streams.get(routed.stream_id)
+            if stream is not None and self._streams.is_moving(stream):
+                return True
+        return False
 
     async def _when_possible(self, decide: Callable[[], Admitted | None]) -> Admitted:
         """Decide once nothing is on its way that is in the way; what is needed stays in memory."""
@@ -506,7 +502,7 @@ class TransactionController:
             TransactionUnknownError: there is none, or its outcome was forgotten.
         """
         if self._ids.is_unused(number):
-            self._ids.use([number])
+            self._ids.use(self._ids.checked([number]))
         transaction = self._found(number, name)
         if transaction.admitted_state is TransactionState.COMMITTED:
             check_open(transaction)
@@ -655,6 +651,13 @@ def _committed(state: ContainerState, transaction: Transaction, record: m.Transa
     )
 
 
+def _too_many(count: int, which: str = "") -> TransactionsFullError:
+    return TransactionsFullError(
+        f"{count} transactions{which} are open, and as many may be; some have to end first",
+        retry_after_ms=RETRY_AFTER_MS,
+    )
+
+
 def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:
     named = dict(branches)
     if len(named) < len(branches):
@@ -671,13 +674,6 @@ def _held(transaction: Transaction) -> Iterator[None]:
     finally:
         transaction.holders_count -= 1
         transaction.is_renewed = True
-
-
-def _routes_of(stream: Stream) -> m.TransactionStream:
-    ranges = [
-        m.SegmentRangeRecord(part.segment_id, part.key_range.low, part.key_range.last) for part in stream.open_parts
-    ]
-    return m.TransactionStream(stream.stream_id, stream.epoch, ranges)
 
 
 def _subject(transaction: Transaction) -> str:

@@ -28,8 +28,12 @@ def part(segment_id: int, low: int, high: int, *, branch: int = 0) -> Transactio
 
 
 def plan_of(parts: list[TransactionPart], segments: list[StreamPart], *, epoch: int = 0) -> CommitPlan:
-    open_parts = [each for each in segments if not each.sealed_epoch]
-    return plan_commit(parts, open_parts=open_parts, epoch=epoch, take_id=count(1000).__next__)
+    return plan_commit(parts, open_parts=opened(segments), epoch=epoch, take_id=count(1000).__next__)
+
+
+def opened(segments: list[StreamPart]) -> list[StreamPart]:
+    """The open segments of the stream, in the order of their keys."""
+    return sorted((each for each in segments if not each.sealed_epoch), key=lambda each: each.key_range.low)
 
 
 def planned(segments: list[StreamPart], plan: CommitPlan) -> list[StreamPart]:
@@ -131,10 +135,9 @@ def test_commits_that_scalings_overtook(seed: int, before: int, meanwhile: int, 
             for branch in range(2)
             for each in dice.sample(routes, dice.randint(0, len(routes)))
         ]
-        open_parts = [each for each in segments if not each.sealed_epoch]
         epoch = max(max(each.epoch, each.sealed_epoch) for each in segments)
 
-        plan = plan_commit(parts, open_parts=open_parts, epoch=epoch, take_id=ids.__next__)
+        plan = plan_commit(parts, open_parts=opened(segments), epoch=epoch, take_id=ids.__next__)
 
         after = planned(segments, plan)
         check_coverage(after)

@@ -15,6 +15,9 @@ RANGES_COUNT_MAX: Final = 10_000
 NUMBERS_COUNT_MAX: Final = 32 * 1024 * 1024
 """In all ranges; each takes a byte. The oldest range is void when there are more: its client asks for another one."""
 
+UnusedPlaces = list[tuple[bytearray, int]]
+"""Where numbers are noted that can be used."""
+
 
 class IdRanges:
     """The ranges of one container since it was started."""
@@ -44,19 +47,28 @@ class IdRanges:
         index = number - self._firsts[place]
         return index < len(unused) and bool(unused[index])
 
-    def check(self, numbers: Sequence[int]) -> None:
-        """Raise unless all of these numbers can be used.
+    def checked(self, numbers: Sequence[int]) -> UnusedPlaces:
+        """Return where some numbers are noted, for `use`; raise unless all of them can be used.
 
         Raises:
             InvalidArgumentError: one is not in a range, was used, or is given twice.
         """
-        if len(set(numbers)) < len(numbers) or not all(map(self.is_unused, numbers)):
+        places: UnusedPlaces = []
+        for number in numbers:
+            place = bisect_right(self._firsts, number) - 1
+            if place < 0:
+                break
+            unused, index = self._unused[place], number - self._firsts[place]
+            if index >= len(unused) or not unused[index]:
+                break
+            places.append((unused, index))
+        if len(places) < len(numbers) or len(set(numbers)) < len(numbers):
             raise InvalidArgumentError(
                 "each number is one that was reserved since the server started, and is used once"
             )
+        return places
 
-    def use(self, numbers: Sequence[int]) -> None:
-        """Use numbers, which `check` has not refused in this step."""
-        for number in numbers:
-            place = bisect_right(self._firsts, number) - 1
-            self._unused[place][number - self._firsts[place]] = 0
+    def use(self, places: UnusedPlaces) -> None:
+        """Use the numbers that are noted there; they were checked in this step."""
+        for unused, index in places:
+            unused[index] = 0

@@ -110,7 +110,9 @@ class Segment:
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
-        self.replace_attributes(self.attributes)
+        self.attribute_bytes = 0
+        if self.attributes:
+            self.replace_attributes(self.attributes)
         self.admit_as_durable()
         self.is_internal = is_internal(self.name)
 

@@ -37,7 +37,8 @@ class SparseIndex:
         self._walls = array("q")
         # The latest time seen, also of appends that made no entry.
         self._wall_max = -(2**63)
-        self.merge(entries)
+        if entries:
+            self.merge(entries)
 
     def __len__(self) -> int:
         return len(self._offsets)

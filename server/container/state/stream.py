@@ -42,6 +42,8 @@ class Stream:
     # Those of `_parts_seen` that are open: every commit asks for them several times.
     _open_parts: tuple[StreamPart, ...] = field(default=(), init=False, repr=False)
     _parts_seen: list[StreamPart] | None = field(default=None, init=False, repr=False)
+    # The same in the form in which transactions have them; None until one begins.
+    _routes: m.TransactionStream | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
@@ -73,11 +75,20 @@ class Stream:
     def open_parts(self) -> tuple[StreamPart, ...]:
         """The parts of the current epoch, in the order of their keys."""
         if self._parts_seen is not self.parts:
-            self._parts_seen = self.parts
+            self._parts_seen, self._routes = self.parts, None
             self._open_parts = tuple(
                 sorted((part for part in self.parts if not part.sealed_epoch), key=lambda part: part.key_range.low)
             )
         return self._open_parts
+
+    @property
+    def routes(self) -> m.TransactionStream:
+        """The parts of the current epoch, by which all route who write to a transaction that begins now."""
+        parts = self.open_parts
+        if self._routes is None or self._routes.epoch != self.epoch:
+            ranges = [m.SegmentRangeRecord(part.segment_id, part.key_range.low, part.key_range.last) for part in parts]
+            self._routes = m.TransactionStream(self.stream_id, self.epoch, ranges)
+        return self._routes
 
     def part(self, segment_id: int) -> StreamPart | None:
         """Return the part of a segment, None if it has none (any more)."""

@@ -10,13 +10,13 @@ def test_each_number_of_a_range_is_used_once() -> None:
     ranges.add(10, 5)
     ranges.add(20, 2)
 
-    ranges.use([10, 14, 21])
+    ranges.use(ranges.checked([10, 14, 21]))
 
     assert [number for number in range(30) if ranges.is_unused(number)] == [11, 12, 13, 20]
     for numbers in ([10], [9], [15], [22], [11, 11]):
         with pytest.raises(InvalidArgumentError, match="used once"):
-            ranges.check(numbers)
-    ranges.check([11, 20])
+            ranges.checked(numbers)
+    assert len(ranges.checked([11, 20])) == 2
 
 
 def test_the_oldest_range_is_void_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
