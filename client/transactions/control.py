@@ -15,6 +15,7 @@ from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 
 from .identities import Identities
 from .known_streams import KnownStreams
+from .leases import Leases
 from .outcome import ListedTransaction, TransactionOutcome, listed_transaction, outcome_of
 from .transaction import Transaction
 
@@ -35,7 +36,7 @@ class Transactions:
         self._fetch_tails = fetch_tails
         self._identities = Identities(channel)
         self._known = KnownStreams(channel)
-        self._begun: set[Transaction] = set()
+        self._leases = Leases(channel.clock)
 
     def make(
         self,
@@ -62,7 +63,7 @@ class Transactions:
             options=options or WriterOptions(),
             known=self._known,
             fetch_tails=self._fetch_tails,
-            begun=self._begun,
+            leases=self._leases,
         )
 
     async def outcome(self, name: str) -> TransactionOutcome:
@@ -101,8 +102,7 @@ class Transactions:
 
     def close(self) -> None:
         """Write to none any more; those that are open are aborted by their leases."""
-        for transaction in list(self._begun):
-            transaction.release()
+        self._leases.close()
         self._identities.close()
 
     async def _told(self, info: m.TransactionInfo) -> TransactionOutcome:

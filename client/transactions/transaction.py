@@ -47,6 +47,7 @@ from .branch_writer import BranchWriter
 from .cursor_moves import cursor_move
 from .identities import Identities, WriterIdentity
 from .known_streams import KnownStreams
+from .leases import Leases
 from .outcome import Committed, TransactionState, cuts_of, explained, moment_of
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ class Transaction(BranchWriter):
         options: WriterOptions,
         known: KnownStreams,
         fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
-        begun: "set[Transaction]",
+        leases: Leases,
     ) -> None:
         super().__init__(
             channel,
@@ -93,8 +94,7 @@ class Transaction(BranchWriter):
         self._producer = producer
         self._known = known
         self._fetch_tails = fetch_tails
-        # All of this client that have begun and not ended.
-        self._begun = begun
+        self._leases = leases
         self.joined = False
         self.state = TransactionState.UNKNOWN
         # Of this handle: two that write to one transaction must not count each other's events as their own.
@@ -104,7 +104,6 @@ class Transaction(BranchWriter):
         # By number, in the order in which they were made: those that are not finished, and the tokens of the others.
         self._branches: dict[int, Branch | BranchToken] = {}
         self._moves: dict[tuple[str, str], m.CursorMove] = {}
-        self._renewing: asyncio.Task[None] | None = None
         self._committed: Committed | None = None
 
     # --- life ---
@@ -151,8 +150,7 @@ class Transaction(BranchWriter):
                 return
         self._open_writers(self._beginning, self._identity, branch=self._branch)
         self.state, self._refusal = TransactionState.OPEN, None
-        self._begun.add(self)
-        self._renewing = asyncio.create_task(self._renew(), name="a transaction renews its lease")
+        self._leases.add(self, self._renew, interval_s=self._lease_s / _RENEWALS_PER_LEASE)
 
     async def _begin_at_once(self, lease_ms: int) -> Beginning:
         """Begin where the answer says more than that it has begun: that another one has the name, or the producer."""
@@ -468,16 +466,13 @@ class Transaction(BranchWriter):
         if state is self.state and state is not TransactionState.OPEN:
             return  # all of it was done before
         self.state, self._refusal = state, error
-        if self._renewing is not None:
-            self._renewing.cancel()
-            self._renewing = None
         if self._beginning is not None:
             self._beginning.end(error)
         self._end_writers(error)
         for each in self._branches.values():
             if isinstance(each, Branch):
                 each.end(error)
-        self._begun.discard(self)
+        self._leases.discard(self)
 
     async def _abort_after_error(self) -> None:
         """Abort; the error that is on its way is raised, not one of this."""
@@ -487,24 +482,23 @@ class Transaction(BranchWriter):
             logger.warning("transaction not aborted number=%d error=%s", self.number, second)
             self.release()
 
-    async def _renew(self) -> None:
+    async def _renew(self) -> bool:
+        """Renew its lease; return whether to do so again: it is not over. Cancelling is safe."""
         beginning = self._beginning
         assert beginning is not None
-        while True:
-            await self._channel.clock.sleep(self._lease_s / _RENEWALS_PER_LEASE)
-            attempt = beginning.current
-            if not attempt.announcement.was_sent:
-                continue  # it begins with its first events
-            is_known = attempt.announcement.is_known
-            try:
-                renewed = await self._channel.request(m.RenewTransactions([attempt.number]))
-                if not renewed.changed and is_known and attempt is beginning.current:
-                    return  # it is over
-            except (ConnectionLostError, RequestTimeoutError) as error:
-                logger.debug("lease not renewed number=%d error=%s", self.number, error)
-            except MillraceError as error:
-                logger.warning("lease not renewed any more number=%d error=%s", self.number, error)
-                return
+        attempt = beginning.current
+        if not attempt.announcement.was_sent:
+            return True  # it begins with its first events
+        is_known = attempt.announcement.is_known
+        try:
+            renewed = await self._channel.request(m.RenewTransactions([attempt.number]))
+        except (ConnectionLostError, RequestTimeoutError) as error:
+            logger.debug("lease not renewed number=%d error=%s", self.number, error)
+            return True
+        except MillraceError as error:
+            logger.warning("lease not renewed any more number=%d error=%s", self.number, error)
+            return False
+        return bool(renewed.changed) or not is_known or attempt is not beginning.current
 
 
 def _forget(reply: "asyncio.Future[Any]") -> None:

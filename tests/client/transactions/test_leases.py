@@ -1,0 +1,95 @@
+"""The leases of the transactions of one client."""
+
+import asyncio
+
+import pytest
+
+from millrace.client.transactions.leases import Leases
+from tests.support.clock import ManualClock
+
+pytestmark = pytest.mark.asyncio
+
+
+class Lease:
+    """A transaction whose lease is to be renewed; says so until it is over."""
+
+    def __init__(self, leases: Leases, interval_s: float) -> None:
+        self.leases = leases
+        self.interval_s = interval_s
+        self.renewed_count = 0
+        self.is_over = False
+        self.is_released = False
+
+    async def renew(self) -> bool:
+        self.renewed_count += 1
+        await asyncio.sleep(0)
+        return not self.is_over
+
+    def release(self) -> None:
+        self.is_released = True
+        self.leases.discard(self)
+
+
+async def test_each_is_renewed_after_its_interval_until_it_ends() -> None:
+    """Behaviour 30: a lease does not run out while its client lives."""
+    clock = ManualClock()
+    leases = Leases(clock)
+    quick, slow = Lease(leases, 1.0), Lease(leases, 2.5)
+    for each in (slow, quick):  # the second one is due before what the task waits for
+        leases.add(each, each.renew, interval_s=each.interval_s)
+    await clock.advance(0)
+
+    for _ in range(5):
+        await clock.advance(1.0)
+
+    assert (quick.renewed_count, slow.renewed_count) == (5, 1)
+    leases.discard(slow)
+    await clock.advance(10.0)
+    assert (quick.renewed_count, slow.renewed_count) == (6, 1)
+    leases.close()
+
+
+async def test_one_that_is_over_is_renewed_no_more() -> None:
+    clock = ManualClock()
+    leases = Leases(clock)
+    lease = Lease(leases, 1.0)
+    leases.add(lease, lease.renew, interval_s=lease.interval_s)
+    await clock.advance(0)
+    lease.is_over = True
+
+    for _ in range(3):
+        await clock.advance(1.0)
+
+    assert lease.renewed_count == 1
+    assert clock.sleeper_count == 0
+
+
+async def test_those_that_begin_and_end_in_time_take_one_task() -> None:
+    clock = ManualClock()
+    leases = Leases(clock)
+    before = len(asyncio.all_tasks())
+    for _ in range(10):
+        lease = Lease(leases, 1.0)
+        leases.add(lease, lease.renew, interval_s=lease.interval_s)
+        await clock.advance(0.01)
+        leases.discard(lease)
+    assert len(asyncio.all_tasks()) == before + 1
+    await clock.advance(1.0)
+    assert len(asyncio.all_tasks()) == before
+
+
+async def test_closing_releases_all_and_ends_the_task() -> None:
+    clock = ManualClock()
+    leases = Leases(clock)
+    before = len(asyncio.all_tasks())
+    held = [Lease(leases, 1.0), Lease(leases, 2.0)]
+    for lease in held:
+        leases.add(lease, lease.renew, interval_s=lease.interval_s)
+    await clock.advance(1.0)
+
+    leases.close()
+    await clock.advance(5.0)
+
+    assert all(lease.is_released for lease in held)
+    assert len(asyncio.all_tasks()) == before
+    assert held[1].renewed_count == 0
