@@ -15,7 +15,7 @@ Only `start`, and what `decide` returns, wait; all of it runs in the event loop.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from millrace.server.container.state.apply import apply_batch
@@ -393,10 +393,12 @@ class SegmentContainer:
         if self.has_failed:
             return  # what is recovered from the disk has it
         state = self.state
+        # The log hands back in the order in which it was given.
+        items = self.in_flight.items(runs)
         # Whatever is asked next finds the batch applied. So the ack of a lone append, and what is told of transactions,
         # need not wait for that, if nobody is to be told before.
         if self.in_flight.replies_count:
-            if not self._wakes_somebody(runs):
+            if not self._wakes_somebody(items):
                 for owner in self.in_flight.tell(len(runs)):
                     owner.settle()
         elif len(runs) == 1 and not self._is_watched(runs[0].segment_id):
@@ -404,8 +406,7 @@ class SegmentContainer:
         try:
             woken = apply_batch(
                 state,
-                # The log hands back in the order in which it was given.
-                self.in_flight.items(runs),
+                items,
                 sequence=sequence,
                 wall_time_us=wall_time_us,
                 bytes_sink=state.hold,
@@ -424,19 +425,20 @@ class SegmentContainer:
         self.room_changed()
         self.on_progress()
 
-    def _wakes_somebody(self, runs: list[AppendRun]) -> bool:
+    def _wakes_somebody(self, items: Iterable[AppendRun | m.Record]) -> bool:
         """Return whether a batch, when it is applied, may wake those who wait at the tail of a segment."""
-        for item in self.in_flight.items(runs):
+        changed: list[int] = []
+        for item in items:
             if isinstance(item, AppendRun):
-                changed = [item.segment_id]
+                changed.append(item.segment_id)
             elif isinstance(item, m.TransactionCommitted):
-                changed = [part.target_id for part in item.parts]
+                changed += [part.target_id for part in item.parts]
                 changed += [segment_id for epoch in item.epochs for segment_id in epoch.sealed_ids]
-            elif isinstance(item, _WAKES_NOBODY):
-                continue
-            else:
+            elif not isinstance(item, _WAKES_NOBODY):
                 return True
-            if any(map(self._is_watched, changed)):
+        for segment_id in changed:
+            segment = self.state.segments.peek(segment_id)
+            if segment is not None and segment.watchers:
                 return True
         return False
 
