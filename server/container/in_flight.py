@@ -11,7 +11,6 @@ What is in flight is one queue in the order of the log: there is no need to know
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -77,17 +76,20 @@ class Follower(Protocol):
         ...
 
 
-class FollowingReply(ABC):
-    """A follower that is a reply, which its owner sends when it is told: it may be before the batch is applied."""
+class FollowingReply:
+    """A follower that is a reply, which its owner sends when it is told: it may be before the batch is applied.
+
+    No abstract class: to ask whether something is one would cost a call, several times for each batch.
+    """
 
     __slots__ = ("owner",)
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
 
-    @abstractmethod
     def settle(self, failure: LogFailedError | None = None) -> None:
         """As of any follower."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)

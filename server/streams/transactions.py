@@ -11,8 +11,8 @@ A commit waits for what is on its way about its streams, and for nothing else. T
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from millrace.model.names import checked_transaction_name
 from millrace.model.producer import Producer
@@ -59,8 +59,7 @@ _TAKEN: Final = (TransactionState.OPEN, TransactionState.PREPARED, TransactionSt
 """States in which another transaction cannot have the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """A step of a transaction that was decided, or was before.
 
     Attributes:

@@ -5,10 +5,11 @@
         '''Seal a segment.'''
         segment_id: SegmentId                        its layout, and what must be in memory to carry it out
 
-The decorator makes the class a frozen dataclass with slots and builds its construct `layout` from the annotations. All
-else is derived from these: codecs (`wire.framing`), what may arrive at which end (`wire.session`), what the server
-loads before a request (`required_entities`), the dispatch of requests, what the inspector shows, the tables of
-`docs/formats.md`, and the strategies of the property tests. A field that is constant is a `ClassVar` with a `Const`.
+The decorator makes the class a dataclass with slots, frozen for the type checkers, and builds its construct `layout`
+from the annotations. All else is derived from these: codecs (`wire.framing`), what may arrive at which end
+(`wire.session`), what the server loads before a request (`required_entities`), the dispatch of requests, what the
+inspector shows, the tables of `docs/formats.md`, and the strategies of the property tests. A field that is constant is
+a `ClassVar` with a `Const`.
 
 Who sends a message is its base, and there is no default: `Request`, `Query` (a request that changes nothing),
 `FromClient` (answered by nothing), `FromServer`, `FromBoth`, and `Record` for what is in the log only.
@@ -99,7 +100,7 @@ class FrameType(int):
 
 
 class Message:
-    """A message: a frozen dataclass.
+    """A message: a dataclass whose fields are never set again.
 
     Attributes:
         type: the number of its frames.
@@ -172,7 +173,9 @@ def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]
     """Return the decorator that declares a message of this number."""
 
     def declare(cls: type[AnyMessage]) -> type[AnyMessage]:
-        made = dataclass(frozen=True, slots=True, kw_only=kw_only)(cls)
+        # Frozen for the type checkers, which is what `frozen_default` says. Were it so at run time, each field would be
+        # set by a call: a reply of 13 fields takes 0.8 us to make, and would take 4.9 us.
+        made = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)(cls)
         assert issubclass(made, FromClient | FromServer | FromBoth | Record), f"{made.__name__}: who sends it?"
         assert issubclass(made, Record) == (number >= 128), f"{made.__name__}: records have numbers from 128 on"
         assert number not in MESSAGES, f"{made.__name__} has the number of {MESSAGES[number].__name__}"

@@ -241,7 +241,8 @@ class OpenTransactions:
         number = transaction.number
         if number not in self._begun:
             counted = self._begun[number] = [*(stream.stream_id for stream in transaction.streams), session_id]
-            self._counts.update(counted)
+            for key in counted:
+                self._counts[key] += 1
             self._shares[number] = []
             transaction.streams = [self._share(number, stream) for stream in transaction.streams]
 
