@@ -12,6 +12,7 @@ cannot become half a commit.
 from collections.abc import Mapping
 from enum import IntEnum
 from hashlib import blake2b
+from itertools import starmap
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -94,5 +95,5 @@ def check_branches(
 
 def digest_of_branches(named: Mapping[int, int]) -> bytes:
     """Return 16 bytes that tell one choice of branches and counts from another, in whatever order it was given."""
-    packed = b"".join(_BRANCH.pack(*branch) for branch in sorted(named.items()))
+    packed = b"".join(starmap(_BRANCH.pack, sorted(named.items())))
     return blake2b(packed, digest_size=BRANCHES_DIGEST_SIZE_BYTES).digest()
