@@ -148,6 +148,7 @@ def measure(way: Way, address: str, text: Sequence[Line], *, repeats: int, folde
     """Let one way count what is written, and kill it once."""
     with blocking.connect(address) as client:
         create(client, LINES, way.stream)
+        client.bookmarks(LINES).save(in_spark.HISTORY)  # before the process does so, which takes long to start
         total = Counter[str]()
         with client.reader(LINES, start=HEAD, end="tail") as reader:
             for event in reader:
