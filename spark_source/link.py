@@ -90,7 +90,7 @@ class Link:
             self.turn(self._connect())
 
     def client(self) -> Client:
-        """Return the client, a new one if the last was silent for too long. What has begun with one goes on with it."""
+        """Return the client, a new one if the last was silent for too long. What began with one keeps it."""
         return self.turn(self._current_client())
 
     def turn(self, work: Coroutine[Any, Any, T]) -> T:
@@ -162,8 +162,8 @@ class _Place(NamedTuple):
 class _Waiting:
     """The links that wait for the next caller, those used last at the end.
 
-    After a fork those of the parent stay where they are: their sockets and loops are the parent's, which goes on with
-    them, so they are neither used here nor closed nor finalized.
+    After a fork those of the parent stay where they are: their sockets and loops are the parent's, which still
+    uses them, so they are neither used here nor closed nor finalized.
     """
 
     def __init__(self) -> None:

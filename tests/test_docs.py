@@ -30,6 +30,8 @@ from millrace.server.streams.transactions import STREAMS_COUNT_MAX
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
+    "docs/applications/README.md",
+    "docs/applications/word-count.md",
     "docs/architecture.md",
     "docs/operations.md",
     "docs/streams.md",

@@ -5,7 +5,8 @@
     continued   as `counts`, but begins with what a batch job has counted in a slice of history
 
 Each writes a batch with one transaction that has the number of the batch: kill a program at any moment, start it again
-with the same checkpoint, and each line is counted once. Without a checkpoint it begins anew, and its stream with it.
+with the same checkpoint, and each line is counted once. Without a checkpoint it is for one run on a new server: another
+checkpoint is another query, which would count all lines once more (`counts` is refused then, as its writer id is held).
 """
 
 import sys

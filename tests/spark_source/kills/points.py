@@ -6,8 +6,8 @@
     before    the driver is about to commit
     after     the driver has committed, and Spark has not noted it yet
 
-The test arms one point, in a folder that all processes of Spark find by an environment variable; whoever comes to it
-first takes it, says that it is there, and does one of these:
+The test arms one point, in a folder that all processes of Spark find by an environment variable. The process that comes
+to it first takes it, says that it is there, and does one of these:
 
     fail      raises an error
     die       kills its own process
@@ -55,7 +55,7 @@ class Points:
         return self._reached
 
     def arm(self, point: str, action: str, *, batch: int | None) -> None:
-        """Let whoever next comes to a point in a batch, or in any, do something, once."""
+        """Let the process that next comes to a point in a batch, or in any, do something, once."""
         for waiting in (self._reached, self._released):
             with suppress(BlockingIOError):  # what is left of an attempt that was killed while it waited
                 os.read(waiting, 1 << 10)
