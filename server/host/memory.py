@@ -102,12 +102,14 @@ class FreedMemory:
         self._clean_bytes = use.used_bytes
 
     def observe(self, use: MemoryUse) -> bool:
-        """Take an observation; return whether memory should be given back now."""
+        """Take an observation; return whether memory should be given back now.
+
+        Also when there are few of them yet: an attack on a server that has just started is bounded, too.
+        """
         rest = use.resident_bytes - use.used_bytes
         self._rest_bytes = rest if self._rest_bytes is None else min(self._rest_bytes, rest)
         self._used.append(use.used_bytes)
-        kept = use.resident_bytes - self._rest_bytes - max(self._used)
-        return len(self._used) == self._used.maxlen and kept > self._slack_bytes
+        return use.resident_bytes - self._rest_bytes - max(self._used) > self._slack_bytes
 
     def given_back(self, use: MemoryUse) -> None:
         """Take what is so after memory was given back."""
