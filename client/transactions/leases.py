@@ -6,6 +6,7 @@ task: the one task sleeps until the first renewal that may be due, and starts a 
 
 import asyncio
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
@@ -21,10 +22,9 @@ class Leased(Protocol):
 
 
 class _Renewal(NamedTuple):
-    """How one is renewed, and when: on the monotonic clock; infinite while it is under way."""
+    """How one is renewed, and when: on the monotonic clock."""
 
     renew: Callable[[], Awaitable[bool]]
-    interval_s: float
     due_s: float
 
 
@@ -33,7 +33,11 @@ class Leases:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._renewals: dict[Leased, _Renewal] = {}
+        # All of them, with the interval of each.
+        self._intervals: dict[Leased, float] = {}
+        # By interval, those that are not being renewed now: in the order in which they are due, for each came to the
+        # end of its queue when it was due an interval later.
+        self._queues: dict[float, OrderedDict[Leased, _Renewal]] = {}
         # What wakes when the first may be due, and when that is.
         self._waking: asyncio.Task[None] | None = None
         self._wakes_s = math.inf
@@ -47,7 +51,8 @@ class Leases:
             interval_s: from now, or from the last renewal, until the next.
         """
         due_s = self._clock.monotonic_s() + interval_s
-        self._renewals[transaction] = _Renewal(renew, interval_s, due_s)
+        self._intervals[transaction] = interval_s
+        self._queues.setdefault(interval_s, OrderedDict())[transaction] = _Renewal(renew, due_s)
         if due_s < self._wakes_s:
             if self._waking is not None:
                 self._waking.cancel()
@@ -56,34 +61,45 @@ class Leases:
 
     def discard(self, transaction: Leased) -> None:
         """Renew the lease of one no more; nothing happens if it was not renewed."""
-        self._renewals.pop(transaction, None)
+        interval_s = self._intervals.pop(transaction, None)
+        if interval_s is not None and (queue := self._queues.get(interval_s)) is not None:
+            queue.pop(transaction, None)
 
     def close(self) -> None:
         """Release all of them, and renew nothing any more."""
-        for transaction in list(self._renewals):
+        for transaction in list(self._intervals):
             transaction.release()
-        self._renewals.clear()
+        self._intervals.clear()
+        self._queues.clear()
         for task in (self._waking, *self._renewing):
             if task is not None:
                 task.cancel()
 
     async def _wake(self) -> None:
         """Renew what is due, for as long as there is something to renew."""
-        while (due_s := min([each.due_s for each in self._renewals.values()], default=math.inf)) < math.inf:
-            self._wakes_s = due_s
+        while self._forget_empty():
+            self._wakes_s = min(next(iter(queue.values())).due_s for queue in self._queues.values())
             await self._clock.sleep(max(0.0, self._wakes_s - self._clock.monotonic_s()))
             now_s = self._clock.monotonic_s()
-            for transaction, renewal in [each for each in self._renewals.items() if each[1].due_s <= now_s]:
-                self._renewals[transaction] = renewal._replace(due_s=math.inf)
-                task = asyncio.create_task(self._renew(transaction, renewal), name="a transaction renews its lease")
-                self._renewing.add(task)
-                task.add_done_callback(self._renewing.discard)
+            for queue in self._queues.values():
+                while queue and next(iter(queue.values())).due_s <= now_s:
+                    transaction, renewal = queue.popitem(last=False)
+                    task = asyncio.create_task(self._renew(transaction, renewal), name="a transaction renews its lease")
+                    self._renewing.add(task)
+                    task.add_done_callback(self._renewing.discard)
         self._wakes_s, self._waking = math.inf, None
+
+    def _forget_empty(self) -> bool:
+        """Forget the queues that nothing is in; return whether there are others."""
+        self._queues = {interval_s: queue for interval_s, queue in self._queues.items() if queue}
+        return bool(self._queues)
 
     async def _renew(self, transaction: Leased, renewal: _Renewal) -> None:
         is_open = await renewal.renew()
-        if transaction in self._renewals:  # else it has ended meanwhile
-            if is_open:
-                self.add(transaction, renewal.renew, interval_s=renewal.interval_s)
-            else:
-                self.discard(transaction)
+        interval_s = self._intervals.get(transaction)
+        if interval_s is None:
+            return  # it has ended meanwhile
+        if is_open:
+            self.add(transaction, renewal.renew, interval_s=interval_s)
+        else:
+            self.discard(transaction)

@@ -64,6 +64,25 @@ async def test_one_that_is_over_is_renewed_no_more() -> None:
     assert clock.sleeper_count == 0
 
 
+async def test_one_that_ends_while_it_is_renewed_is_renewed_no_more() -> None:
+    clock = ManualClock()
+    leases = Leases(clock)
+    lease = Lease(leases, 1.0)
+
+    async def renew() -> bool:
+        leases.discard(lease)
+        return await lease.renew()
+
+    leases.add(lease, renew, interval_s=lease.interval_s)
+    await clock.advance(0)
+
+    for _ in range(3):
+        await clock.advance(1.0)
+
+    assert lease.renewed_count == 1
+    assert clock.sleeper_count == 0
+
+
 async def test_those_that_begin_and_end_in_time_take_one_task() -> None:
     clock = ManualClock()
     leases = Leases(clock)
