@@ -109,9 +109,8 @@ class Transaction(BranchWriter):
     # --- life ---
 
     async def __aenter__(self) -> Self:
-        """Begin the transaction, if it has not begun. See `client.transaction` for the errors."""
-        if not self.number:
-            await self.begin()
+        """Begin the transaction. See `client.transaction` for the errors."""
+        await self.begin()
         return self
 
     async def __aexit__(
@@ -136,8 +135,10 @@ class Transaction(BranchWriter):
     async def begin(self) -> None:
         """Begin the transaction, or join the one of its name. Cancelled, it may have begun: its lease ends it.
 
-        One without a name and a producer begins with its first events.
+        One without a name and a producer begins with its first events. One that has begun is left as it is.
         """
+        if self._beginning is not None:
+            return
         lease_ms = round(self._lease_s * 1000)
         self._identity = self._identities.writer_now() or await self._identities.writer()
         if self.name is None and self._producer is None:

@@ -50,6 +50,22 @@ async def test_events_are_readable_with_the_commit_and_not_before(client: Client
     assert sorted(await values_of(client, other)) == sorted([b"%d" % n for n in range(1, 100, 2)] + [b"keys"] * 10)
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_beginning_again_leaves_a_transaction_as_it_is(client: Client, name: str, is_named: bool) -> None:
+    await create(client, name)
+    transaction = client.transaction(name, name=f"{name}-t" if is_named else None)
+    await transaction.begin()
+    transaction.write(b"early", key="k")
+    number = transaction.number
+
+    await transaction.begin()
+    async with transaction:
+        transaction.write(b"late", key="k")
+
+    assert (transaction.number, transaction.joined) == (number, False)
+    assert await values_of(client, name) == [b"early", b"late"]
+
+
 async def test_events_of_a_key_keep_their_order_and_headers(client: Client, name: str) -> None:
     await create(client, name)
     async with client.transaction(name) as transaction:
