@@ -11,7 +11,7 @@ as many transactions were open as may be. That is another *attempt*, under anoth
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millrace.client.errors import ConnectionLostError, EpochChangedError, TransactionUnknownError
@@ -104,7 +104,7 @@ class Attempt:
         begin = self.announcement.request
         if self.announcement.was_sent or not isinstance(begin, m.BeginTransaction):
             return False
-        self.announcement.request = replace(begin, parts=[*begin.parts, *parts])
+        begin.parts.extend(parts)
         return True
 
 
