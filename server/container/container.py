@@ -177,7 +177,8 @@ class SegmentContainer:
         # First the pins, then the log, which may refuse; only then the admitted view moves.
         pins = pending.pins = Pins()
         try:
-            state.segments.pin((run.segment_id,), into=pins)
+            if not is_followed:  # else its transaction pins it, which does not end before this
+                state.segments.pin((run.segment_id,), into=pins)
             if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
             if is_followed:
@@ -427,6 +428,8 @@ class SegmentContainer:
 
     def _wakes_somebody(self, items: Iterable[AppendRun | m.Record]) -> bool:
         """Return whether a batch, when it is applied, may wake those who wait at the tail of a segment."""
+        if not self.state.watched:
+            return False
         changed: list[int] = []
         for item in items:
             if isinstance(item, AppendRun):

@@ -209,6 +209,14 @@ class EntityCache(Generic[Item]):
             raise
         return pins
 
+    def pin_new(self, numbers: Iterable[int], *, into: Pins) -> None:
+        """Keep entities in memory, from when they are added, whose numbers nothing had before: none is looked for."""
+        pinned, counts = into._pinned, self._pin_counts  # noqa: SLF001  # pins and their counts are one thing
+        assert pinned is not None
+        for number in numbers:
+            counts[number] = counts.get(number, 0) + 1
+            pinned.append((self, number))
+
     @property
     def pin_counts(self) -> Mapping[int, int]:
         """How often each entity is pinned that is."""

@@ -193,7 +193,7 @@ class WaitingReader(ABC):
         self._reads = reads
         self._segment = segment
         self._request_id = request_id
-        segment.watchers.add(self)
+        reads.container.state.watch(segment, self)
         self._pins = reads.container.state.segments.pin([segment.segment_id])
 
     @abstractmethod
@@ -202,7 +202,7 @@ class WaitingReader(ABC):
 
     def cancel(self) -> None:
         """Leave without an answer."""
-        self._segment.watchers.discard(self)
+        self._reads.container.state.unwatch(self._segment, self)
         self._pins.release()
         self._reads.outlet.requests.give(WAITING_SIZE_BYTES)
 

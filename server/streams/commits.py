@@ -5,7 +5,6 @@ by reference where their keys go now (`millrace.model.commit_plan`). All of it i
 nothing.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,9 +33,16 @@ _Source = tuple[TransactionPart, Segment]
 
 @dataclass(slots=True)
 class Commit:
-    """What a commit does, as its record says it."""
+    """What a commit does, as its record says it.
+
+    Attributes:
+        sources: the segments of the parts that it takes.
+        targets: what they are merged into, by id; without those that begin with it.
+    """
 
     dropped: list[int]
+    sources: list[Segment]
+    targets: dict[int, Segment] = field(default_factory=dict)
     epochs: list[m.CommitEpochRecord] = field(default_factory=list)
     parts: list[m.CommittedPart] = field(default_factory=list)
     cuts: list[m.TransactionCut] = field(default_factory=list)
@@ -71,12 +77,13 @@ def chosen_parts(
     Raises:
         BranchesDifferError: a branch has another number of events, or one is left out.
     """
-    of_branch: dict[int, list[_Source]] = defaultdict(list)
+    of_branch: dict[int, list[_Source]] = {}
+    stored: dict[int, int] = {}
     for part in transaction.admitted_parts.values():
         segment = state.admitted_segment(part.segment_id)
         if segment is not None:
-            of_branch[part.branch].append((part, segment))
-    stored = {branch: sum(segment.next_event_count for _, segment in parts) for branch, parts in of_branch.items()}
+            of_branch.setdefault(part.branch, []).append((part, segment))
+            stored[part.branch] = stored.get(part.branch, 0) + segment.next_event_count
     try:
         check_branches(named, stored=stored, drops_others=drops_others, may_have=IMPLICIT_BRANCH)
     except BranchesError as error:
@@ -96,11 +103,15 @@ def plan_transaction(
         InvalidArgumentError: a segment would have too many events.
         StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
     """
-    of_stream: dict[int, list[_Source]] = defaultdict(list)
-    for source in chosen_parts(container.state, transaction, named, drops_others=drops_others):
-        of_stream[source[0].stream_id].append(source)
-    taken = {part.segment_id for parts in of_stream.values() for part, _ in parts}
-    commit = Commit(dropped=[segment_id for segment_id in transaction.admitted_parts if segment_id not in taken])
+    sources = chosen_parts(container.state, transaction, named, drops_others=drops_others)
+    of_stream: dict[int, list[_Source]] = {}
+    for source in sources:
+        of_stream.setdefault(source[0].stream_id, []).append(source)
+    taken = {part.segment_id for part, _ in sources}
+    commit = Commit(
+        dropped=[segment_id for segment_id in transaction.admitted_parts if segment_id not in taken],
+        sources=[segment for _, segment in sources],
+    )
     for stream_id, parts in of_stream.items():
         _add_stream(container, commit, stream_id, parts)
     return commit
@@ -120,16 +131,19 @@ def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sou
     ends: dict[int, int] = {}
     event_counts: dict[int, int] = {}
     for part, source in sources:
-        source_id, size, event_count = part.segment_id, source.next_offset, source.next_event_count
-        target_id = plan.targets[source_id]
-        end, merged_count = ends.get(target_id, 0), event_counts.get(target_id, 0)
-        if target_id not in created:
-            target = container.segment(target_id)
-            check_event_count(target, merged_count + event_count)
-            if target_id not in ends:
+        size, event_count = source.next_offset, source.next_event_count
+        target_id = plan.targets[part.segment_id]
+        if target_id not in ends:
+            end, merged_count = 0, 0
+            if target_id not in created:
+                target = commit.targets[target_id] = container.segment(target_id)
                 target.check_appendable()
                 end = target.next_offset
-        commit.parts.append(m.CommittedPart(source_id, target_id, end, size, event_count))
+        else:
+            end, merged_count = ends[target_id], event_counts[target_id]
+        if target_id not in created:
+            check_event_count(commit.targets[target_id], merged_count + event_count)
+        commit.parts.append(m.CommittedPart(part.segment_id, target_id, end, size, event_count))
         ends[target_id] = end + size
         event_counts[target_id] = merged_count + event_count
     commit.epochs += [
@@ -150,32 +164,33 @@ def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit
     """Move the admitted view to after a commit that was queued."""
     transaction.admitted_state, transaction.admitted_digest = TransactionState.COMMITTED, digest
     state.open_transactions.decided_totals[TransactionState.COMMITTED] += 1
-    segments = state.segments
-    for source_id in transaction.admitted_parts:
-        source = state.admitted_segment(source_id)
-        if source is not None:
-            source.leaving = True
+    for source in commit.sources:
+        source.leaving = True
+    for source_id in commit.dropped:
+        dropped = state.admitted_segment(source_id)
+        if dropped is not None:
+            dropped.leaving = True
     for part in commit.parts:
-        target = segments.get(part.target_id)
-        if target is not None:  # else it begins with the commit
+        target = commit.targets.get(part.target_id)
+        if target is not None:
             target.next_offset += part.size
             target.next_event_count += part.event_count
     for epoch in commit.epochs:
         state.streams[epoch.stream_id].admitted_epoch = epoch.epoch
         for segment_id in epoch.sealed_ids:
-            sealed = segments.get(segment_id)
+            sealed = state.segments.get(segment_id)
             if sealed is not None:
                 sealed.closing = True
 
 
-def tails_after(state: ContainerState, transaction: Transaction, record: m.TransactionCommitted) -> list[m.StreamTail]:
+def tails_after(state: ContainerState, transaction: Transaction, commit: Commit) -> list[m.StreamTail]:
     """Return where the streams of a transaction end right after its commit, which was admitted in this step.
 
     What is admitted now is durable when the commit is. Nothing is returned where the commit begins epochs, or where
     that is too much for its reply.
     """
     tails: list[m.StreamTail] = []
-    if record.epochs:
+    if commit.epochs:
         return tails
     for routed in transaction.streams:
         stream = state.streams.get(routed.stream_id)
@@ -183,7 +198,7 @@ def tails_after(state: ContainerState, transaction: Transaction, record: m.Trans
             return []
         places: list[m.CutPosition] = []
         for part in stream.open_parts:
-            end = state.segments.get(part.segment_id)
+            end = commit.targets.get(part.segment_id) or state.segments.get(part.segment_id)
             if end is None:
                 return []
             places.append(m.CutPosition(part.segment_id, end.next_offset))

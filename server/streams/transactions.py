@@ -41,7 +41,7 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 
-from .commits import admit_commit, chosen_parts, plan_transaction, tails_after
+from .commits import Commit, admit_commit, chosen_parts, plan_transaction, tails_after
 from .controller import StreamController
 from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
@@ -169,7 +169,7 @@ class TransactionController:
             raise InvalidArgumentError("parts begin with a transaction that has no name", subject=name)
         stream_names = [each.name for each in streams]
         self._check_bounds(lease_ms, stream_names)
-        found = self._state.transactions.get(number) or self._state.transactions.find(name)
+        found = self._state.transactions.get(number) or (self._state.transactions.find(name) if name else None)
         is_ending = found is not None and found.admitted_state is not found.state
         is_decided = any(map(self._streams.is_being_decided, stream_names))
         if is_ending or is_decided or self._container.queued(m.TransactionBegun, name or number):
@@ -436,7 +436,7 @@ class TransactionController:
         admit_commit(self._state, transaction, commit, digest=digest)
         for committed in commit.producers:
             self.producers.admit(committed)
-        return Admitted(transaction, decision, _committed(self._state, transaction, record))
+        return Admitted(transaction, decision, _committed(self._state, transaction, commit, record))
 
     def can_commit_now(self, number: int) -> bool:
         """Return whether all that `commit_now` is about is in memory."""
@@ -631,7 +631,9 @@ class TransactionController:
             raise InvalidArgumentError(f"a transaction is over 1 to {STREAMS_COUNT_MAX} streams, each given once")
 
 
-def _committed(state: ContainerState, transaction: Transaction, record: m.TransactionCommitted) -> m.TransactionInfo:
+def _committed(
+    state: ContainerState, transaction: Transaction, commit: Commit, record: m.TransactionCommitted
+) -> m.TransactionInfo:
     """Return what is told of a transaction that was just committed."""
     return m.TransactionInfo(
         number=transaction.number,
@@ -646,7 +648,7 @@ def _committed(state: ContainerState, transaction: Transaction, record: m.Transa
         cuts=record.cuts,
         size_bytes=0,
         names=[],
-        tails=tails_after(state, transaction, record),
+        tails=tails_after(state, transaction, commit),
     )
 
 

@@ -241,7 +241,7 @@ class IdsReserved(Record):
 class PartRecord(NamedTuple):
     """A segment that holds events of a transaction for a range of keys, `low` to `last` inclusive."""
 
-    segment_id: SegmentId
+    segment_id: U64
     stream_id: U64
     low: U64
     last: U64

@@ -107,7 +107,7 @@ class RoutedStream(NamedTuple):
 class NewPart(NamedTuple):
     """A segment for events of a transaction."""
 
-    segment_id: SegmentId  # from a reserved range
+    segment_id: U64  # from a reserved range
     routed_id: U64  # the segment of a stream that had these keys when the transaction began
 
 

@@ -10,7 +10,7 @@ from .apply_producers import commit_producer
 from .apply_segments import CurrentBatch, merge_segment, seal_segments
 from .apply_streams import begin_epoch
 from .container_state import ContainerState
-from .transaction import Transaction, parts_of, segment_of_part, transaction_of
+from .transaction import Transaction, part_of, segment_of_part, transaction_of
 
 _EPOCH_CAUSE: Final = "a transaction that began before the stream was scaled"
 
@@ -33,7 +33,7 @@ def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
 
 def _free_name(state: ContainerState, name: str) -> None:
     """Let a name lead to the transaction that begins now; the numbers of those that had it may be higher."""
-    before = state.transactions.find(name)
+    before = state.transactions.find(name) if name else None
     if before is not None:
         before.name = ""
         state.transactions.renamed(before, old_name=name)
@@ -51,19 +51,17 @@ def _add_parts(
     state: ContainerState, transaction: Transaction, parts: Sequence[m.PartRecord], *, branch: int, created_us: int
 ) -> None:
     """Give an open transaction those of some parts that it does not have."""
-    missing = [part for part in parts if part.segment_id not in transaction.parts]
-    admitted = transaction.admitted_parts
-    if all(part.segment_id in admitted for part in missing):
-        added = {part.segment_id: admitted[part.segment_id] for part in missing}
-    else:
-        added = parts_of(missing, branch=branch)
-    for segment_id in added:
+    for part in parts:
+        segment_id = part.segment_id
+        if segment_id in transaction.parts:
+            continue
+        # What was admitted is the very object, if it still is.
+        transaction.parts[segment_id] = transaction.admitted_parts.get(segment_id) or part_of(part, branch=branch)
         segment = state.admitted_segments.pop(segment_id, None) or segment_of_part(segment_id, created_us=created_us)
         if state.segments.peek(segment_id) is None:
             state.add_segment(segment)
         state.touch("parts", transaction.number, segment_id)
-    transaction.parts |= added
-    state.open_transactions.add_parts(transaction, added)
+    state.open_transactions.add_parts(transaction, [part.segment_id for part in parts])
     state.transactions.changed(transaction)
 
 

@@ -27,7 +27,7 @@ from .exclusive_writers import ExclusiveWriters
 from .garbage import DeleteAfter, GarbageQueue
 from .id_ranges import IdRanges
 from .producer import KnownProducer
-from .segment import Segment
+from .segment import Segment, Watcher
 from .stream import Stream
 from .transaction import OpenTransactions, Transaction
 from .writer import Writer
@@ -146,7 +146,8 @@ class ContainerState:
         self.accepted = stored.accepted
         # The most that the log can hold: how much of it can be lost at once.
         self.log_capacity_bytes = stored.log_capacity_bytes
-        # Segments whose watchers have to be told; `take_woken` empties it.
+        # Segments with watchers, and those whose watchers have to be told; `take_woken` empties that.
+        self.watched: set[Segment] = set()
         self._woken: set[Segment] = set()
         # Bytes of all tails: durable, not yet in tier 2, held in memory.
         self.tail_bytes = 0
@@ -260,6 +261,17 @@ class ContainerState:
             self.touch("chunks", segment.segment_id, chunk.start_offset)
         segment.check()
         self.segments.changed(segment)
+
+    def watch(self, segment: Segment, watcher: Watcher) -> None:
+        """Tell a watcher of each change of a segment, until `unwatch`."""
+        segment.watchers.add(watcher)
+        self.watched.add(segment)
+
+    def unwatch(self, segment: Segment, watcher: Watcher) -> None:
+        """Tell a watcher nothing more; one that is told nothing is fine."""
+        segment.watchers.discard(watcher)
+        if not segment.watchers:
+            self.watched.discard(segment)
 
     def wake(self, segment: Segment) -> None:
         """Record that the watchers of a segment have to be notified of a change, if it has any."""

@@ -87,15 +87,16 @@ class Segment:
     deleted: bool = False
     # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
     flushed_offset: int = 0
-    chunks: list[ChunkRecord] = field(default_factory=list)
-    damages: list[DamagedRange] = field(default_factory=list)
-    attributes: dict[str, bytes] = field(default_factory=dict)
-    writers: dict[int, WriterProgress] = field(default_factory=dict)
-    tail: Memtable = field(default_factory=Memtable)
+    # These begin empty; no arguments, for each default of one is asked for, and every transaction makes segments.
+    chunks: list[ChunkRecord] = field(init=False)
+    damages: list[DamagedRange] = field(init=False)
+    attributes: dict[str, bytes] = field(init=False)
+    writers: dict[int, WriterProgress] = field(init=False)
+    tail: Memtable = field(init=False)
+    index: SparseIndex = field(init=False)
+    watchers: set[Watcher] = field(init=False)
     # Where the bytes are now, if this segment was merged into another. It stays until they are copied there.
     link: LinkedExtent | None = None
-    index: SparseIndex = field(default_factory=SparseIndex)
-    watchers: set[Watcher] = field(default_factory=set)
     # What the attributes count against their limits, durable and admitted.
     attribute_bytes: int = field(init=False)
     admitted_attribute_bytes: int = field(init=False)
@@ -110,10 +111,11 @@ class Segment:
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
-        self.attribute_bytes = 0
-        if self.attributes:
-            self.replace_attributes(self.attributes)
-        self.admit_as_durable()
+        self.chunks, self.damages, self.attributes, self.writers = [], [], {}, {}
+        self.tail, self.index, self.watchers = Memtable(), SparseIndex(), set()
+        self.attribute_bytes = self.admitted_attribute_bytes = 0
+        self.next_offset = self.length
+        self.next_event_count = self.event_count
         self.is_internal = is_internal(self.name)
 
     def admit_as_durable(self) -> None:

@@ -11,7 +11,7 @@ The ranges of keys that a stream has in one epoch are the same to all that begin
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
@@ -63,10 +63,10 @@ class Transaction:
     decided_us: int = 0
     decided_uptime_us: int = -1
     digest: bytes = b""
-    branches: list[m.BranchCount] = field(default_factory=list)
     streams: list[m.TransactionStream] = field(default_factory=list)
-    parts: dict[int, TransactionPart] = field(default_factory=dict)
-    cuts: list[m.TransactionCut] = field(default_factory=list)
+    branches: list[m.BranchCount] = field(init=False)
+    parts: dict[int, TransactionPart] = field(init=False)
+    cuts: list[m.TransactionCut] = field(init=False)
     producer: Producer | None = None
     # Admitted: the same, ahead by what is queued.
     admitted_state: TransactionState = field(init=False)
@@ -79,11 +79,12 @@ class Transaction:
     # At least so many bytes may be appended yet, as far as that was counted.
     room_bytes: int = 0
     # By branch, streams and lowest keys of the admitted parts, as far as that was looked at: of so many parts.
-    _places: dict[int, set[tuple[int, int]]] = field(default_factory=dict, init=False, repr=False)
+    _places: dict[int, set[tuple[int, int]]] = field(init=False, repr=False)
     _placed_count: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
+        self.branches, self.parts, self.cuts, self._places = [], {}, [], {}
         self.admit_as_durable()
 
     def admit_as_durable(self) -> None:
@@ -138,14 +139,15 @@ def transaction_of(record: m.TransactionBegun) -> Transaction:
     )
 
 
+def part_of(record: m.PartRecord, *, branch: int) -> TransactionPart:
+    """Return the part that a record gives a branch."""
+    segment_id, stream_id, low, last = record
+    return TransactionPart(segment_id, branch, stream_id, KeyRange.inclusive(low, last))
+
+
 def parts_of(parts: Iterable[m.PartRecord], *, branch: int) -> dict[int, TransactionPart]:
     """Return the parts that a record gives a branch, by the ids of their segments."""
-    return {
-        segment_id: TransactionPart(
-            segment_id=segment_id, branch=branch, stream_id=stream_id, key_range=KeyRange.inclusive(low, last)
-        )
-        for segment_id, stream_id, low, last in parts
-    }
+    return {part.segment_id: part_of(part, branch=branch) for part in parts}
 
 
 def segment_of_part(segment_id: int, *, created_us: int) -> Segment:
@@ -240,6 +242,7 @@ class OpenTransactions:
         """Count one from now on, whose beginning is queued; nothing happens if it is counted."""
         number = transaction.number
         if number not in self._begun:
+            self._pins[number] = self._transactions.pin((number,))
             counted = self._begun[number] = [*(stream.stream_id for stream in transaction.streams), session_id]
             for key in counted:
                 self._counts[key] += 1
@@ -277,21 +280,21 @@ class OpenTransactions:
 
     def add(self, transaction: Transaction) -> None:
         """Add one that is in the cache, with the parts that it has; blocks if they must be loaded."""
-        number = transaction.number
-        self._by_number[number] = transaction
+        self._by_number[transaction.number] = transaction
         self.admit(transaction)
-        self._pins[number] = self._transactions.pin([number])
         self.add_parts(transaction, transaction.parts)
 
-    def admit_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
-        """Know of segments whose parts they are from now on; nothing happens if that is known."""
-        for segment_id in segment_ids:
-            self._of_part[segment_id] = transaction
+    def admit_parts(self, transaction: Transaction, segment_ids: Collection[int]) -> None:
+        """Know of segments that are about to be created whose parts they are, and keep them in memory from then on."""
+        self._of_part.update(dict.fromkeys(segment_ids, transaction))
+        self._segments.pin_new(segment_ids, into=self._pins[transaction.number])
 
     def add_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
-        """Add segments that are parts of one from now on."""
-        self.admit_parts(transaction, segment_ids)
-        self._segments.pin(segment_ids, into=self._pins[transaction.number])
+        """Add segments that are parts of one from now on; blocks if they must be loaded. What it has is left aside."""
+        for segment_id in segment_ids:
+            if segment_id not in self._of_part:
+                self._of_part[segment_id] = transaction
+                self._segments.pin((segment_id,), into=self._pins[transaction.number])
 
     def drop_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
         """Remove parts that are deleted; their pins end with the transaction."""
