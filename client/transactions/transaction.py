@@ -158,7 +158,7 @@ class Transaction(BranchWriter):
         streams = [m.RoutedStream(stream, 0, 0) for stream in self.streams]
         producers = [] if self._producer is None else [m.ProducerClaim(*self._producer)]
 
-        async def begin(ids: list[int]) -> m.TransactionInfo:
+        async def begin(ids: list[int]) -> m.TransactionReply:
             (number,) = ids
             request = m.BeginTransaction(
                 number=number, name=self.name or "", lease_ms=lease_ms, streams=streams, producers=producers
@@ -176,7 +176,7 @@ class Transaction(BranchWriter):
             self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name}: it is prepared"))
         return Beginning(self._channel, self._identities, self._known, lease_ms, begun(info.number, routes))
 
-    async def _routes_by_name(self, info: m.TransactionInfo) -> dict[str, m.TransactionStream]:
+    async def _routes_by_name(self, info: m.TransactionReply) -> dict[str, m.TransactionStream]:
         """Return the routes of one that was begun with its streams in an order of its own."""
         routes = {route.stream_id: route for route in info.streams}
         return {stream: routes[(await self._channel.request(m.GetStream(stream))).stream_id] for stream in self.streams}
@@ -317,7 +317,7 @@ class Transaction(BranchWriter):
             self._committed = Committed(cuts=cuts, at=moment_of(info.decided_us))
         return self._committed
 
-    async def _commit_open(self, *, drop_others: bool) -> m.TransactionInfo:
+    async def _commit_open(self, *, drop_others: bool) -> m.TransactionReply:
         """Commit what was written, right after the events that are on their way."""
         self._close_for_writing(None)
         beginning = self._beginning
@@ -361,7 +361,7 @@ class Transaction(BranchWriter):
 
     async def _ask_for_commit(
         self, branches: Callable[[], list[m.BranchCount]], *, drop_others: bool
-    ) -> m.TransactionInfo:
+    ) -> m.TransactionReply:
         """Commit what was written; asked again it is the same, so an unknown outcome is asked for."""
         with self._channel.retry(is_transient=may_resend) as retry:
             while True:

@@ -130,7 +130,7 @@ class Handlers:
             try:
                 if isinstance(message, m.BeginTransaction):
                     admitted = await self._begin(message)
-                    return self._told(admitted, admitted.info)
+                    return self._told(admitted, admitted.reply)
                 assert isinstance(message, m.AddParts)
                 return self._decide_parts(message)
             except ServerError as error:
@@ -383,7 +383,7 @@ class Handlers:
             producer=_producer_of(message),
             parts=message.parts,
         )
-        return None if admitted is None else self._told(admitted, admitted.info)
+        return None if admitted is None else self._told(admitted, admitted.reply)
 
     async def _begin(self, message: m.BeginTransaction) -> Admitted:
         return await self._transactions.begin(
@@ -407,7 +407,7 @@ class Handlers:
         admitted = self._transactions.commit_now(
             message.number, message.branches, drops_others=bool(message.drops_others)
         )
-        return None if admitted is None else self._told(admitted, admitted.info)
+        return None if admitted is None else self._told(admitted, admitted.reply)
 
     def _prepared(self, message: m.PrepareTransaction) -> Admitted:
         return self._transactions.prepare_now(message.number, message.branches, drops_others=bool(message.drops_others))
@@ -421,12 +421,12 @@ class Handlers:
             return partial(self._told_as_it_is, admitted)
         return Decided(message, admitted.decision is not None)
 
-    async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionInfo:
+    async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionReply:
         """Return a transaction as it is when a step of it is durable."""
         changed = await self._transactions.settled(admitted)
-        return self._transactions.describe(admitted.transaction, changed=changed)
+        return self._transactions.reply(admitted.transaction, changed=changed)
 
-    async def _commit_transaction(self, message: m.CommitTransaction) -> m.TransactionInfo:
+    async def _commit_transaction(self, message: m.CommitTransaction) -> m.TransactionReply:
         admitted = await self._transactions.commit(
             message.number,
             message.branches,
@@ -436,12 +436,12 @@ class Handlers:
         )
         return await self._told_as_it_is(admitted)
 
-    async def _prepare_transaction(self, message: m.PrepareTransaction) -> m.TransactionInfo:
+    async def _prepare_transaction(self, message: m.PrepareTransaction) -> m.TransactionReply:
         return await self._told_as_it_is(self._prepared(message))
 
-    async def _abort_transaction(self, message: m.AbortTransaction) -> m.TransactionInfo:
+    async def _abort_transaction(self, message: m.AbortTransaction) -> m.TransactionReply:
         transaction, changed = await self._transactions.abort(message.number, message.name)
-        return self._transactions.describe(transaction, changed=changed)
+        return self._transactions.reply(transaction, changed=changed)
 
     async def _get_transaction(self, message: m.GetTransaction) -> m.TransactionInfo:
         return await self._transactions.outcome_with_names(message.number, message.name)

@@ -64,12 +64,12 @@ class Admitted(NamedTuple):
 
     Attributes:
         decision: by which it was decided; None if it was before.
-        info: the transaction right after the step, if that is known now; to be told when it is durable.
+        reply: what is told of the step when it is durable, if that is known now.
     """
 
     transaction: Transaction
     decision: PendingDecision | None
-    info: m.TransactionInfo | None = None
+    reply: m.TransactionReply | None = None
 
 
 class TransactionController:
@@ -189,7 +189,7 @@ class TransactionController:
                     raise InvalidArgumentError("the transaction began with other parts", subject=_subject(found))
             found.is_renewed = True
             # As it is joined, with its routes: it may be over when that is told.
-            return Admitted(found, None, self.describe(found))
+            return Admitted(found, None, self.reply(found, changed=False, streams=found.streams))
         for stream, routed in zip(over, streams, strict=True):
             if stream.sealed:
                 raise StreamSealedError("the stream is sealed", subject=stream.name)
@@ -230,8 +230,8 @@ class TransactionController:
         opened.admit(begun, session_id=session_id)
         self._admit_parts(begun, wanted, created_us=record.begun_us)
         # As it begins: when that is durable, it may be over already. Who has routed knows the routes.
-        info = self.describe(begun, changed=True, has_routed=all(routed.stream_id for routed in streams))
-        return Admitted(begun, decision, info)
+        has_routed = all(routed.stream_id for routed in streams)
+        return Admitted(begun, decision, self.reply(begun, changed=True, streams=() if has_routed else begun.streams))
 
     def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
         """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
@@ -544,14 +544,26 @@ class TransactionController:
             if segment is not None:
                 yield part, segment
 
-    def describe(
-        self, transaction: Transaction, *, changed: bool = False, has_routed: bool = False
-    ) -> m.TransactionInfo:
-        """Return what is durable of a transaction, as a message without the names of its streams.
+    def reply(
+        self, transaction: Transaction, *, changed: bool, streams: Sequence[m.TransactionStream] = ()
+    ) -> m.TransactionReply:
+        """Return what is told of a transaction after a step of it that is durable, or is before its beginning.
 
         Args:
-            has_routed: the message is for who knows its streams, and leaves them out.
+            streams: told to who begins or joins it.
         """
+        return m.TransactionReply(
+            number=transaction.number,
+            state=transaction.state,
+            changed=int(changed),
+            decided_us=transaction.decided_us,
+            streams=list(streams),
+            cuts=transaction.cuts,
+            tails=[],
+        )
+
+    def _describe(self, transaction: Transaction) -> m.TransactionInfo:
+        """Return what is durable of a transaction, as a message without the names of its streams."""
         counts = {part.branch: 0 for part in transaction.parts.values()}
         size_bytes = 0
         for part, segment in self._stored_parts(transaction):
@@ -560,17 +572,15 @@ class TransactionController:
         return m.TransactionInfo(
             number=transaction.number,
             state=transaction.state,
-            changed=int(changed),
             lease_ms=transaction.lease_ms,
             begun_us=transaction.begun_us,
             decided_us=transaction.decided_us,
             name=transaction.name,
-            streams=[] if has_routed else transaction.streams,
+            streams=transaction.streams,
             branches=transaction.branches or [m.BranchCount(*each) for each in sorted(counts.items())],
             cuts=transaction.cuts,
             size_bytes=size_bytes,
             names=[],
-            tails=[],
         )
 
     async def outcome_with_names(self, number: int, name: str = "") -> m.TransactionInfo:
@@ -589,7 +599,7 @@ class TransactionController:
         """
         transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
         if transaction is not None:
-            return self.describe(transaction)
+            return self._describe(transaction)
         is_over = (
             self._state.horizon <= number < self._state.next_id
             and not self._ids.is_unused(number)
@@ -598,7 +608,6 @@ class TransactionController:
         return m.TransactionInfo(
             number=number,
             state=TransactionState.ABORTED if number and is_over else TransactionState.UNKNOWN,
-            changed=0,
             lease_ms=0,
             begun_us=0,
             decided_us=0,
@@ -608,7 +617,6 @@ class TransactionController:
             cuts=[],
             size_bytes=0,
             names=[],
-            tails=[],
         )
 
     def _found(self, number: int, name: str = "") -> Transaction:
@@ -633,21 +641,15 @@ class TransactionController:
 
 def _committed(
     state: ContainerState, transaction: Transaction, commit: Commit, record: m.TransactionCommitted
-) -> m.TransactionInfo:
+) -> m.TransactionReply:
     """Return what is told of a transaction that was just committed."""
-    return m.TransactionInfo(
+    return m.TransactionReply(
         number=transaction.number,
         state=TransactionState.COMMITTED,
         changed=1,
-        lease_ms=transaction.lease_ms,
-        begun_us=transaction.begun_us,
         decided_us=record.committed_us,
-        name=transaction.name,
         streams=[],
-        branches=[],
         cuts=record.cuts,
-        size_bytes=0,
-        names=[],
         tails=tails_after(state, transaction, commit),
     )
 

@@ -100,7 +100,7 @@ class Transacting:
         else:
             call = self._recorder.call(self.name, "commit", txn=number, branches=[str(self.lives)])
             request = transaction.commit_request(self.lives, drops_others=True)
-        await peer.ask(request, m.TransactionInfo)
+        await peer.ask(request, m.TransactionReply)
         self._recorder.answer(call, "committed", txn=number)
 
     async def _write(self, transaction: PeerTransaction, routed_id: int, choices: random.Random) -> None:

@@ -162,7 +162,6 @@ _MESSAGES: Final[list[m.Message]] = [
     m.TransactionInfo(
         number=51,
         state=1,
-        changed=1,
         lease_ms=30_000,
         begun_us=1_700_000_000_000_015,
         decided_us=1_700_000_000_000_016,
@@ -172,6 +171,14 @@ _MESSAGES: Final[list[m.Message]] = [
         cuts=[m.TransactionCut(31, 9, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 7)])],
         size_bytes=1 << 34,
         names=[m.NamedStream("shop/orders")],
+    ),
+    m.TransactionReply(
+        number=51,
+        state=3,
+        changed=1,
+        decided_us=1_700_000_000_000_016,
+        streams=[m.TransactionStream(31, 7, [m.SegmentRangeRecord(32, 0, (1 << 64) - 1)])],
+        cuts=[m.TransactionCut(31, 9, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 7)])],
         tails=[m.StreamTail("shop/orders", 31, [m.CutPosition(32, 1 << 40), m.CutPosition(33, 9)])],
     ),
     m.AddParts(number=51, branch=9, parts=[m.NewPart(52, 32), m.NewPart(53, 33)]),

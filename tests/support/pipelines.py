@@ -9,7 +9,7 @@ from millrace.wire.framing import encode
 from tests.support.protocol import Outcome, Peer, RefusedError
 from tests.support.transactions import reserve
 
-WHOLE: Final = ["TransactionInfo", "Done", "TransactionInfo"]
+WHOLE: Final = ["TransactionReply", "Done", "TransactionReply"]
 """What is told for the frames of a whole transaction."""
 
 

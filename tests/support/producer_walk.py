@@ -288,14 +288,17 @@ class ProducerWalk:
             reply = await peer.reply(request_id, m.Message)
         except RefusedError as error:
             return error.code.name, 0
-        assert isinstance(reply, m.TransactionInfo | m.Done)
-        if isinstance(reply, m.TransactionInfo) and reply.state == TransactionState.OPEN:
+        assert isinstance(reply, m.TransactionReply | m.Done)
+        if isinstance(reply, m.TransactionReply) and reply.state == TransactionState.OPEN:
             return (OK if reply.changed else JOINED), reply.number
         return (OK if reply.changed else AGAIN), 0
 
     async def _fill(self, peer: Peer, number: int) -> None:
         info = await peer.ask(m.GetTransaction(number, ""), m.TransactionInfo)
-        transaction = PeerTransaction(peer, info, self._writer, self._ids)
+        begun = m.TransactionReply(
+            number=number, state=info.state, changed=0, decided_us=0, streams=info.streams, cuts=[], tails=[]
+        )
+        transaction = PeerTransaction(peer, begun, self._writer, self._ids)
         await transaction.write(b"%d;" % number)
         self._open[number] = transaction
 

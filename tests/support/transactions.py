@@ -20,7 +20,7 @@ class PeerTransaction:
     """
 
     peer: Peer
-    info: m.TransactionInfo
+    info: m.TransactionReply
     writer: m.WriterOpened
     ids: list[int]
     parts: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class PeerTransaction:
         ids = await reserve(peer, ids_count)
         writer = await peer.open_writer("")
         request = begin_request(ids.pop(0), *streams, name=name, lease_ms=lease_ms, producer=producer)
-        info = await peer.ask(request, m.TransactionInfo)
+        info = await peer.ask(request, m.TransactionReply)
         return cls(peer, info, writer, ids)
 
     @property
@@ -94,19 +94,19 @@ class PeerTransaction:
 
     async def commit(
         self, *branches: int, drops_others: bool = False, cursors: Sequence[m.CursorMove] = ()
-    ) -> m.TransactionInfo:
+    ) -> m.TransactionReply:
         request = self.commit_request(*branches, drops_others=drops_others, cursors=cursors)
-        return await self.peer.ask(request, m.TransactionInfo)
+        return await self.peer.ask(request, m.TransactionReply)
 
-    async def prepare(self, *branches: int, drops_others: bool = False) -> m.TransactionInfo:
+    async def prepare(self, *branches: int, drops_others: bool = False) -> m.TransactionReply:
         request = self.commit_request(*branches, drops_others=drops_others)
         return await self.peer.ask(
             m.PrepareTransaction(number=request.number, branches=request.branches, drops_others=request.drops_others),
-            m.TransactionInfo,
+            m.TransactionReply,
         )
 
-    async def abort(self) -> m.TransactionInfo:
-        return await self.peer.ask(m.AbortTransaction(self.number, ""), m.TransactionInfo)
+    async def abort(self) -> m.TransactionReply:
+        return await self.peer.ask(m.AbortTransaction(self.number, ""), m.TransactionReply)
 
 
 async def reserve(peer: Peer, count: int) -> list[int]:

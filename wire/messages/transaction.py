@@ -18,7 +18,6 @@ from .declaration import (
     ProducerId,
     Query,
     Request,
-    SegmentId,
     StreamName,
     Text,
     TransactionName,
@@ -73,17 +72,28 @@ class TransactionInfo(FromServer):
 
     number: U64
     state: U8  # `TransactionState`; 0: not known (any more)
-    changed: U8  # 1: by this request
     lease_ms: U32
     begun_us: I64
     decided_us: I64  # when it was committed or aborted; 0 while it was not
     name: Text
-    streams: List16[TransactionStream]  # while it is open; not told to who begins it and says how it has routed
+    streams: List16[TransactionStream]  # while it is open
     branches: List32[BranchCount]  # while it is open: what is stored of each; of a prepared one, those it commits
     cuts: List16[TransactionCut]  # once it is committed
     size_bytes: U64  # while it is open: what is stored of it
-    names: List16[NamedStream]  # of its streams, as far as they are known: only in the answer to GET_TRANSACTION
-    # By the commit that this answers: where its streams ended right after it, all of them; none if that is not known.
+    names: List16[NamedStream]  # of its streams, as far as they are known
+
+
+@message(92, kw_only=True)
+class TransactionReply(FromServer):
+    """A transaction after a step: what the one who asked for it does not know."""
+
+    number: U64  # where it was joined, another one than was asked for
+    state: U8  # `TransactionState`
+    changed: U8  # 1: by this request
+    decided_us: I64  # when it was committed or aborted; 0 while it was not
+    streams: List16[TransactionStream]  # to who begins it, or joins it, and does not say how it has routed
+    # To who commits it: where its events end, and where its streams ended right after that, if it is known of all.
+    cuts: List16[TransactionCut]
     tails: List16[StreamTail]
 
 
@@ -112,7 +122,7 @@ class NewPart(NamedTuple):
 
 
 @message(82, kw_only=True)
-class BeginTransaction(Request[TransactionInfo]):
+class BeginTransaction(Request[TransactionReply]):
     """Begin a transaction over streams; where one of that name is open, join it, and the reply has its number.
 
     What belongs to it may be sent right after it: it is carried out in that order, and refused if this is. Refused
@@ -148,7 +158,7 @@ class CursorMove(NamedTuple):
 
 
 @message(85, kw_only=True)
-class CommitTransaction(Request[TransactionInfo]):
+class CommitTransaction(Request[TransactionReply]):
     """Let the events of branches be part of their streams, all at once; refused unless they have so many events.
 
     Sent again with the same branches, it answers with the outcome and `changed` = 0. A prepared one is committed as it
@@ -163,7 +173,7 @@ class CommitTransaction(Request[TransactionInfo]):
 
 
 @message(89, kw_only=True)
-class PrepareTransaction(Request[TransactionInfo]):
+class PrepareTransaction(Request[TransactionReply]):
     """Let a transaction take no more, and never end by itself: from now on nothing but an abort keeps it from a commit.
 
     Refused unless the branches have so many events, and it has a name. Sent again with the same branches, it changes
@@ -176,7 +186,7 @@ class PrepareTransaction(Request[TransactionInfo]):
 
 
 @message(86)
-class AbortTransaction(Request[TransactionInfo]):
+class AbortTransaction(Request[TransactionReply]):
     """Delete what a transaction has, by its number or, where that is 0, its name. Aborting it again is fine."""
 
     number: TransactionNumber

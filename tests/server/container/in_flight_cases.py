@@ -54,7 +54,7 @@ class Scene:
         await peer.ask(m.OpenWriter("h", [], 0, self.ids["held"], exclusive=1), m.WriterOpened)
         await peer.ask(m.CreateStream("raw/over", 1, ""), m.StreamInfo)
         self.ids["transaction"], self.ids["spare"] = await reserve(peer, 2)
-        await peer.ask(begin_request(self.ids["transaction"], "raw/over", name="t"), m.TransactionInfo)
+        await peer.ask(begin_request(self.ids["transaction"], "raw/over", name="t"), m.TransactionReply)
         await peer.ask(m.SaveCuts("raw/s", [m.NamedCut(1, "cut", [m.SavedPosition(self.ids["s"], 0, 0)])]), m.Done)
 
     async def stall(self, start: "Case | None" = None) -> None:
@@ -241,13 +241,15 @@ CASES = {
     ),
     "a transaction begun again by name while it is committed": Case(
         sent(commit),
-        asked(lambda scene: begin_request(scene.ids["spare"], "raw/over", name="t"), m.TransactionInfo),
+        asked(lambda scene: begin_request(scene.ids["spare"], "raw/over", name="t"), m.TransactionReply),
         ErrorCode.TRANSACTION_COMMITTED,
     ),
     "aborted while it is committed": Case(
-        sent(commit), asked(abort, m.TransactionInfo), ErrorCode.TRANSACTION_COMMITTED
+        sent(commit), asked(abort, m.TransactionReply), ErrorCode.TRANSACTION_COMMITTED
     ),
-    "committed while it is aborted": Case(sent(abort), asked(commit, m.TransactionInfo), ErrorCode.TRANSACTION_ABORTED),
+    "committed while it is aborted": Case(
+        sent(abort), asked(commit, m.TransactionReply), ErrorCode.TRANSACTION_ABORTED
+    ),
     "a stream sealed while a transaction over it is prepared": Case(
         sent(lambda scene: m.PrepareTransaction(number=scene.ids["transaction"], branches=[], drops_others=0)),
         asked(lambda _: m.SealStream("raw/over"), m.StreamInfo),

@@ -55,7 +55,7 @@ async def test_acks_come_before_the_reply_to_the_commit(scene: Scene) -> None:
     await pipeline.send()
     requests, appends = pipeline._requests, pipeline._appends
 
-    await scene.peer.reply(requests[-1], m.TransactionInfo)
+    await scene.peer.reply(requests[-1], m.TransactionReply)
 
     assert [scene.peer.outcomes[each] for each in appends] == [Stored(0, False), Stored(3, False)] * 2
 
@@ -68,7 +68,7 @@ async def test_who_waits_at_the_tail_gets_the_events_before_the_commit_is_told(s
     await pipeline.send()
     commit = pipeline._requests[-1]
 
-    await scene.peer.reply(commit, m.TransactionInfo)
+    await scene.peer.reply(commit, m.TransactionReply)
 
     found = scene.peer.replies[parked]
     assert isinstance(found, m.Data)
@@ -86,7 +86,7 @@ async def test_nothing_is_told_before_it_is_durable(scene: Scene) -> None:
 
     assert (scene.peer.replies, scene.peer.outcomes) == ({}, {})
     scene.files.resume()
-    assert (await pipeline.told()).names() == ["TransactionInfo", "Done", "TransactionInfo"]
+    assert (await pipeline.told()).names() == ["TransactionReply", "Done", "TransactionReply"]
 
 
 async def test_what_is_decided_is_told_before_a_draining_server_ends(scene: Scene) -> None:
@@ -102,7 +102,7 @@ async def test_what_is_decided_is_told_before_a_draining_server_ends(scene: Scen
 
     (begun,) = (await pipeline.told()).replies
 
-    assert isinstance(begun, m.TransactionInfo)
+    assert isinstance(begun, m.TransactionReply)
     assert begun.number == number
     await stopping
 
@@ -124,4 +124,4 @@ async def test_who_does_not_wait_for_replies_is_read_up_to_a_number_of_them(scen
         await scene.peer.receive(timeout_s=0.1)
     assert container.in_flight.replies_count == REPLIES_MAX
     scene.files.resume()
-    assert (await pipeline.told()).names() == ["TransactionInfo"] * (REPLIES_MAX + 3)
+    assert (await pipeline.told()).names() == ["TransactionReply"] * (REPLIES_MAX + 3)

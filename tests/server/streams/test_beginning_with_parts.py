@@ -36,11 +36,11 @@ async def test_all_of_it_is_one_batch(peer: Peer, server: Server) -> None:
 
     told = await pipeline.told()
 
-    assert told.names() == ["TransactionInfo", "TransactionInfo"]
+    assert told.names() == ["TransactionReply", "TransactionReply"]
     assert told.outcomes == [Stored(0, False), Stored(4, False)] * 4
     begun, committed = told.replies
-    assert isinstance(begun, m.TransactionInfo)
-    assert isinstance(committed, m.TransactionInfo)
+    assert isinstance(begun, m.TransactionReply)
+    assert isinstance(committed, m.TransactionReply)
     assert (begun.number, begun.state, begun.changed, begun.streams) == (number, TransactionState.OPEN, 1, [])
     assert committed.state == TransactionState.COMMITTED
     assert sequence_of(server) == sequence + 1
@@ -67,7 +67,7 @@ async def test_what_began_so_continues_after_a_restart(tmp_path: Path, *, is_bus
         pipeline.writer = writer
         pipeline.append(part_id, b"after", event_number=2)
         pipeline.commit(number, (0, 3))
-        assert (await pipeline.told()).names() == ["Done", "TransactionInfo"]
+        assert (await pipeline.told()).names() == ["Done", "TransactionReply"]
         assert await content_of(peer, "a/b") == dict(zip(segments, [b"before after", b"after"], strict=True))
 
 
@@ -84,13 +84,13 @@ async def test_sent_again_it_is_the_same_with_the_same_parts(peer: Peer, server:
     )
     pipeline.ask(again)
     told = await pipeline.told()
-    assert [reply.changed for reply in told.replies if isinstance(reply, m.TransactionInfo)] == [1, 0]
+    assert [reply.changed for reply in told.replies if isinstance(reply, m.TransactionReply)] == [1, 0]
     sequence = sequence_of(server)
-    assert not (await peer.ask(again, m.TransactionInfo)).changed
+    assert not (await peer.ask(again, m.TransactionReply)).changed
     other = m.BeginTransaction(
         number=number, name="", lease_ms=30_000, streams=again.streams, parts=[m.NewPart(parts[0], segments[1])]
     )
-    assert await code_of(peer.ask(other, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
+    assert await code_of(peer.ask(other, m.TransactionReply)) is ErrorCode.INVALID_ARGUMENT
     assert sequence_of(server) == sequence
 
 
@@ -129,7 +129,7 @@ async def test_parts_that_are_refused_let_nothing_begin(peer: Peer, server: Serv
         streams=begin.streams,
         parts=[m.NewPart(one, first), m.NewPart(two, second)],
     )
-    assert (await peer.ask(right, m.TransactionInfo)).changed
+    assert (await peer.ask(right, m.TransactionReply)).changed
 
 
 async def test_its_parts_count_for_the_bounds(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ async def test_its_parts_count_for_the_bounds(tmp_path: Path) -> None:
         pipeline.begin_with_parts("a/b", segments)
         assert (await pipeline.told()).names() == ["TRANSACTIONS_FULL"]
         pipeline.begin_with_parts("a/b", segments[:3])
-        assert (await pipeline.told()).names() == ["TransactionInfo"]
+        assert (await pipeline.told()).names() == ["TransactionReply"]

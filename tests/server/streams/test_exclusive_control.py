@@ -385,7 +385,7 @@ async def test_nothing_is_committed_beside_an_exclusive_writer(peer: Peer) -> No
     await transaction.write(b"of others")
     holder = await begin(peer, "ledger", expected=[m.SavedPosition(segment_id, 0, 0)])
 
-    code = await code_of(peer.ask(transaction.commit_request(), m.TransactionInfo))
+    code = await code_of(peer.ask(transaction.commit_request(), m.TransactionReply))
     assert code is ErrorCode.TRANSACTION_ABORTED
     assert await code_of(PeerTransaction.begin(peer, STREAM)) is ErrorCode.WRITER_EXCLUDED
     assert (await info_of(peer)).segments[0].length == 0
@@ -402,5 +402,5 @@ async def test_an_opening_that_is_refused_aborts_nothing(peer: Peer) -> None:
 
     wrong = [m.SavedPosition(segment_id, 1, 0)]
     assert await code_of(begin(peer, "ledger", expected=wrong)) is ErrorCode.TAIL_CHANGED
-    await peer.ask(transaction.commit_request(), m.TransactionInfo)
+    await peer.ask(transaction.commit_request(), m.TransactionReply)
     assert (await info_of(peer)).segments[0].length == 1

@@ -43,7 +43,7 @@ async def commit_many(peer: Peer, segment_id: int, count: int) -> None:
     for _ in range(count // AT_ONCE):
         ids = await reserve(peer, 2 * AT_ONCE)
         numbers, parts = ids[:AT_ONCE], ids[AT_ONCE:]
-        await all_of(peer, [begin_request(number, "a/b") for number in numbers], m.TransactionInfo)
+        await all_of(peer, [begin_request(number, "a/b") for number in numbers], m.TransactionReply)
         new = [
             m.AddParts(number=number, branch=0, parts=[m.NewPart(part, segment_id)])
             for number, part in zip(numbers, parts, strict=True)
@@ -58,7 +58,7 @@ async def commit_many(peer: Peer, segment_id: int, count: int) -> None:
             m.CommitTransaction(number=number, name="", branches=branches, drops_others=0, cursors=[])
             for number in numbers
         ]
-        await all_of(peer, [*commits], m.TransactionInfo)
+        await all_of(peer, [*commits], m.TransactionReply)
 
 
 @pytest.mark.slow

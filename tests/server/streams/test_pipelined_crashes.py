@@ -49,7 +49,7 @@ async def test_a_lost_connection_leaves_nothing(tmp_path: Path) -> None:
                     again.append(part_id, b"event")
                 again.commit(number, (0, 2))
                 told = await again.told()
-                assert isinstance(told.replies[-1], m.TransactionInfo), told.names()
+                assert isinstance(told.replies[-1], m.TransactionReply), told.names()
                 expected += len(b"event")
                 assert {len(each) for each in (await content_of(peer, "a/b")).values()} == {expected}
 

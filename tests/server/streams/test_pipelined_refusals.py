@@ -53,7 +53,7 @@ async def test_what_follows_a_beginning_that_is_refused_is_refused(
     assert await content_of(peer, "a/b") == {}
     # None of the numbers was used.
     pipeline.begin("a/b", number=number)
-    assert (await pipeline.told()).names() == ["TransactionInfo"]
+    assert (await pipeline.told()).names() == ["TransactionReply"]
 
 
 async def test_what_follows_one_too_many_is_refused(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ async def test_what_follows_one_too_many_is_refused(tmp_path: Path) -> None:
         told = await pipeline.told()
 
         full, unknown = "TRANSACTIONS_FULL", "TRANSACTION_UNKNOWN"
-        assert told.names() == ["TransactionInfo", full, unknown, unknown, "Done", full, "BRANCHES_DIFFER"]
+        assert told.names() == ["TransactionReply", full, unknown, unknown, "Done", full, "BRANCHES_DIFFER"]
         assert told.outcomes == [ErrorCode.SEGMENT_NOT_FOUND, Stored(0, False), ErrorCode.SEGMENT_NOT_FOUND]
         assert await content_of(peer, "a/b") == {}
         pipeline.commit(first, (0, 1))
-        assert (await pipeline.told()).names() == ["TransactionInfo"]
+        assert (await pipeline.told()).names() == ["TransactionReply"]
         assert await content_of(peer, "a/b") == {segments[0]: b"kept"}
 
 
@@ -99,7 +99,7 @@ async def test_an_append_that_is_refused_keeps_the_commit_from_being_made(tmp_pa
 
         told = await pipeline.told()
 
-        assert told.names() == ["TransactionInfo", "Done", "BRANCHES_DIFFER"]
+        assert told.names() == ["TransactionReply", "Done", "BRANCHES_DIFFER"]
         too_large = ErrorCode.TRANSACTION_TOO_LARGE
         assert told.outcomes == [Stored(0, False), too_large, too_large]
         assert await content_of(peer, "a/b") == {}
@@ -109,7 +109,7 @@ async def test_an_append_that_is_refused_keeps_the_commit_from_being_made(tmp_pa
         assert (told.names(), told.outcomes) == (["BRANCHES_DIFFER"], [ErrorCode.EVENT_NUMBER_GAP])
         pipeline.append(two, b"12")
         pipeline.commit(number, (0, 2))
-        assert (await pipeline.told()).names() == ["TransactionInfo"]
+        assert (await pipeline.told()).names() == ["TransactionReply"]
         assert await content_of(peer, "a/b") == {first: b"12345", second: b"12"}
 
 
@@ -127,7 +127,7 @@ async def test_numbers_that_are_void_refuse_what_follows(peer: Peer) -> None:
 
     told = await pipeline.told()
 
-    invalid, info = "INVALID_ARGUMENT", "TransactionInfo"
+    invalid, info = "INVALID_ARGUMENT", "TransactionReply"
     assert told.names() == [invalid, "TRANSACTION_UNKNOWN", info, invalid, "BRANCHES_DIFFER"]
     assert told.outcomes == [ErrorCode.SEGMENT_NOT_FOUND] * 2
 
@@ -137,7 +137,7 @@ async def test_what_arrives_after_the_abort_of_its_number_begins_nothing(peer: P
     (segment_id,) = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
     late = pipeline.ids[0]
-    assert await code_of(peer.ask(m.AbortTransaction(late, ""), m.TransactionInfo)) is ErrorCode.TRANSACTION_UNKNOWN
+    assert await code_of(peer.ask(m.AbortTransaction(late, ""), m.TransactionReply)) is ErrorCode.TRANSACTION_UNKNOWN
     pipeline.whole("a/b", [segment_id], b"lost")
     pipeline.whole("a/b", [segment_id], b"kept")
 
@@ -166,8 +166,8 @@ async def test_frames_sent_again_are_recognised(peer: Peer, server: Server) -> N
 
     assert first.names() == WHOLE
     # It is over, so it is told so; the commit is that of the first connection.
-    assert told.names() == ["TRANSACTION_COMMITTED", "TRANSACTION_COMMITTED", "TransactionInfo"]
-    assert isinstance(told.replies[-1], m.TransactionInfo)
+    assert told.names() == ["TRANSACTION_COMMITTED", "TRANSACTION_COMMITTED", "TransactionReply"]
+    assert isinstance(told.replies[-1], m.TransactionReply)
     assert (told.replies[-1].state, told.replies[-1].changed) == (TransactionState.COMMITTED, 0)
     assert await content_of(peer, "a/b") == {segment_id: b"event"}
 
@@ -188,7 +188,7 @@ async def test_an_open_one_sent_again_is_recognised(peer: Peer, server: Server) 
 
         told, first = await again.told(), await pipeline.told()
 
-    assert (first.names(), first.outcomes) == (["TransactionInfo", "Done"], [Stored(0, False)])
+    assert (first.names(), first.outcomes) == (["TransactionReply", "Done"], [Stored(0, False)])
     assert told.names() == WHOLE
     assert told.outcomes == [Stored(0, True)]
     assert await content_of(peer, "a/b") == {segment_id: b"event"}
@@ -200,7 +200,7 @@ async def test_a_stream_that_was_scaled_since_it_was_fetched_refuses_the_beginni
     pipeline = await Pipeline.open(peer)
     number = pipeline.begin(m.RoutedStream("a/b", before.stream_id, before.epoch))
     pipeline.commit(number)
-    assert (await pipeline.told()).names() == ["TransactionInfo"] * 2
+    assert (await pipeline.told()).names() == ["TransactionReply"] * 2
 
     (first, *_) = before.segments
     ranges = [m.KeyRangeRecord(first.low, first.last // 2), m.KeyRangeRecord(first.last // 2 + 1, first.last)]
@@ -216,7 +216,7 @@ async def test_a_stream_that_was_scaled_since_it_was_fetched_refuses_the_beginni
 
     number = pipeline.begin(m.RoutedStream("a/b", after.stream_id, after.epoch))
     pipeline.commit(number)
-    assert (await pipeline.told()).names() == ["TransactionInfo"] * 2
+    assert (await pipeline.told()).names() == ["TransactionReply"] * 2
 
 
 async def test_a_beginning_after_a_scale_waits_for_it(peer: Peer) -> None:
@@ -237,10 +237,10 @@ async def test_a_beginning_after_a_scale_waits_for_it(peer: Peer) -> None:
 
     assert told.names() in (
         ["StreamInfo", "EPOCH_CHANGED", "TRANSACTION_UNKNOWN", "TRANSACTION_UNKNOWN"],
-        ["StreamInfo", "TransactionInfo", "Done", "TransactionInfo"],
+        ["StreamInfo", "TransactionReply", "Done", "TransactionReply"],
     )
     content = await content_of(peer, "a/b")
-    assert sum(map(len, content.values())) == (5 if told.names()[1] == "TransactionInfo" else 0)
+    assert sum(map(len, content.values())) == (5 if told.names()[1] == "TransactionReply" else 0)
 
 
 async def test_a_seal_ends_those_that_are_about_to_begin(
@@ -266,7 +266,7 @@ async def test_a_seal_ends_those_that_are_about_to_begin(
 
     told = await pipeline.told()
 
-    assert told.names() == ["TransactionInfo", "Done", "TRANSACTION_ABORTED"]
+    assert told.names() == ["TransactionReply", "Done", "TRANSACTION_ABORTED"]
     assert told.outcomes == [Stored(0, False), ErrorCode.TRANSACTION_ABORTED]
     assert (await other.reply(sealed, m.StreamInfo)).sealed
     assert await content_of(peer, "a/b") == {}

@@ -42,8 +42,8 @@ async def test_a_whole_transaction_is_one_sync(
     assert files.sync_count == syncs + 1
     assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"one two")
     begun, _, committed = told.replies
-    assert isinstance(begun, m.TransactionInfo)
-    assert isinstance(committed, m.TransactionInfo)
+    assert isinstance(begun, m.TransactionReply)
+    assert isinstance(committed, m.TransactionReply)
     assert (begun.number, begun.state, begun.changed) == (number, TransactionState.OPEN, 1)
     assert [each.segment_id for each in begun.streams[0].ranges] == segments
     assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
@@ -68,7 +68,7 @@ async def test_what_is_left_open_is_durable_without_more_frames(peer: Peer) -> N
     segments = await create_stream(peer, "a/b", 2)
     pipeline = await Pipeline.open(peer)
     number = pipeline.begin("a/b")
-    assert (await pipeline.told()).names() == ["TransactionInfo"]
+    assert (await pipeline.told()).names() == ["TransactionReply"]
     first, second = pipeline.parts(number, segments)
     assert (await pipeline.told()).names() == ["Done"]
     pipeline.append(first, b"one")
@@ -77,7 +77,7 @@ async def test_what_is_left_open_is_durable_without_more_frames(peer: Peer) -> N
 
     pipeline.commit(number, (0, 2))
 
-    assert (await pipeline.told()).names() == ["TransactionInfo"]
+    assert (await pipeline.told()).names() == ["TransactionReply"]
     assert await content_of(peer, "a/b") == dict(zip(segments, [b"one", b"two"], strict=True))
 
 
@@ -95,7 +95,7 @@ async def test_prepare_and_commit_arrive_with_the_rest(peer: Peer, server: Serve
 
     told = await pipeline.told()
 
-    assert told.names() == ["TransactionInfo", "Done", "Done", "TransactionInfo", "TransactionInfo"]
+    assert told.names() == ["TransactionReply", "Done", "Done", "TransactionReply", "TransactionReply"]
     assert sequence_of(server) == sequence + 1
     assert await content_of(peer, "a/b") == {segment_id: b"branch 5"}
     assert server._open is not None
@@ -134,7 +134,7 @@ async def test_it_is_not_said_to_be_over_before_it_is_durable(peer: Peer, other:
     assert (await other.ask(m.ListTransactions(0, 10), m.TransactionList)).transactions == []
     assert await code_of(other.ask(m.GetSegment(part_id, ""), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
     files.resume()
-    assert (await pipeline.told()).names() == ["TransactionInfo", "Done"]
+    assert (await pipeline.told()).names() == ["TransactionReply", "Done"]
     assert (await outcome_of(other, number=number)).state == TransactionState.OPEN
 
 
@@ -151,7 +151,7 @@ async def test_the_lease_of_one_that_is_about_to_begin_is_renewed(
 
     assert (await other.ask(m.RenewTransactions([number]), m.Done)).changed == 1
     files.resume()
-    assert (await pipeline.told()).names() == ["TransactionInfo"]
+    assert (await pipeline.told()).names() == ["TransactionReply"]
 
 
 async def test_what_is_refused_renews_the_lease(peer: Peer, server: Server) -> None:
@@ -187,8 +187,8 @@ async def test_one_is_joined_as_it_was_and_committed_meanwhile(
     files.resume()
 
     (joined,) = (await pipeline.told()).replies
-    await peer.reply(committed, m.TransactionInfo)
-    assert isinstance(joined, m.TransactionInfo)
+    await peer.reply(committed, m.TransactionReply)
+    assert isinstance(joined, m.TransactionReply)
     assert (joined.number, joined.state, joined.changed) == (transaction.number, TransactionState.OPEN, 0)
     assert joined.streams == transaction.info.streams
 

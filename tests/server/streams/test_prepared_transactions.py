@@ -31,29 +31,29 @@ async def test_a_prepared_transaction_waits_for_its_commit(tmp_path: Path) -> No
         await transaction.write(b"kept", branch=5)
         await transaction.write(b"dropped", branch=6)
         by_name = m.CommitTransaction(number=0, name="order-7", branches=[], drops_others=0, cursors=[])
-        assert await code_of(peer.ask(by_name, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
+        assert await code_of(peer.ask(by_name, m.TransactionReply)) is ErrorCode.INVALID_ARGUMENT
         assert await code_of(transaction.prepare(5)) is ErrorCode.BRANCHES_DIFFER
 
         prepared = await transaction.prepare(5, drops_others=True)
 
         assert (prepared.state, prepared.changed) == (TransactionState.PREPARED, 1)
-        assert prepared.branches == [m.BranchCount(5, 1)]
+        assert (await outcome_of(peer, name="order-7")).branches == [m.BranchCount(5, 1)]
         assert (await transaction.prepare(5, drops_others=True)).changed == 0
         late = await transaction.send(transaction.parts[5, segment_id], b"late", event_number=2)
         assert await peer.settled(late) == [ErrorCode.TRANSACTION_PREPARED]
         assert await code_of(transaction.add_parts([segment_id], branch=7)) is ErrorCode.TRANSACTION_PREPARED
         assert await code_of(transaction.commit(5, 6)) is ErrorCode.TRANSACTION_PREPARED
-        joined = await peer.ask(begin_request(transaction.ids[-1], "a/b", name="order-7"), m.TransactionInfo)
+        joined = await peer.ask(begin_request(transaction.ids[-1], "a/b", name="order-7"), m.TransactionReply)
         assert (joined.number, joined.state, joined.changed) == (transaction.number, TransactionState.PREPARED, 0)
         for _ in range(10):
             await clock.advance(1.0)
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
         assert (await outcome_of(peer, name="order-7")).state == TransactionState.PREPARED
 
-        committed = await peer.ask(by_name, m.TransactionInfo)
+        committed = await peer.ask(by_name, m.TransactionReply)
 
         assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
-        assert (await peer.ask(by_name, m.TransactionInfo)).changed == 0
+        assert (await peer.ask(by_name, m.TransactionReply)).changed == 0
         assert await content_of(peer, "a/b") == {segment_id: b"kept"}
 
 

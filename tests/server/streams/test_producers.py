@@ -113,7 +113,7 @@ async def test_commits_of_one_sequence_at_the_same_time(peer: Peer) -> None:
 
 async def code_or_state(peer: Peer, request_id: int) -> int:
     try:
-        return (await peer.reply(request_id, m.TransactionInfo)).state
+        return (await peer.reply(request_id, m.TransactionReply)).state
     except Exception as error:  # noqa: BLE001  # only a refusal has a code
         return int(error.code)  # type: ignore[attr-defined]
 
@@ -267,11 +267,11 @@ async def test_odd_requests(peer: Peer) -> None:
     twice = m.BeginTransaction(
         number=number, name="", lease_ms=30_000, streams=request.streams, producers=request.producers * 2
     )
-    assert await code_of(peer.ask(twice, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
+    assert await code_of(peer.ask(twice, m.TransactionReply)) is ErrorCode.INVALID_ARGUMENT
     assert await code_of(info_of(peer)) is ErrorCode.PRODUCER_UNKNOWN
     assert await code_of(reset(peer, H, "new")) is ErrorCode.PRODUCER_UNKNOWN
-    await peer.ask(request, m.TransactionInfo)
-    assert (await peer.ask(request, m.TransactionInfo)).changed == 0  # sent again
+    await peer.ask(request, m.TransactionReply)
+    assert (await peer.ask(request, m.TransactionReply)).changed == 0  # sent again
     assert await code_of(reset(peer, H, "x" * 256)) is ErrorCode.INVALID_NAME
 
 
@@ -288,7 +288,7 @@ async def test_no_run_takes_over_while_the_log_is_full(tmp_path: Path) -> None:
             pass
         for number in first.ids[:5]:
             request = begin_request(number, "a/b", producer=Producer(W, H, f"run {number}", 0))
-            assert await code_of(peer.ask(request, m.TransactionInfo)) is ErrorCode.NO_SPACE
+            assert await code_of(peer.ask(request, m.TransactionReply)) is ErrorCode.NO_SPACE
         assert (await info_of(peer)).run == "r1"
         await first.commit()
         assert (await info_of(peer)).last_sequence == 0

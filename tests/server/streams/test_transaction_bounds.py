@@ -65,7 +65,7 @@ async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         over(server)
         for each in begun:
-            await peer.ask(m.AbortTransaction(each.number, ""), m.TransactionInfo)
+            await peer.ask(m.AbortTransaction(each.number, ""), m.TransactionReply)
         assert opened(server).size_bytes == 0
 
 
@@ -83,7 +83,7 @@ async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
         assert server._open is not None
         assert server._open.container.state.open_transactions.size_bytes == bound
         for request in (
-            peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo),
+            peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionReply),
             second.add_parts(second.routed_ids[:1]),
         ):
             with pytest.raises(RefusedError, match=rf"TRANSACTIONS_FULL: .*{bound} bytes of memory"):
@@ -113,14 +113,14 @@ async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path
 
         # In one piece, so that the server has all of them before the first one is durable.
         assert await begun_together(peer, numbers[:5], "a/b") == [None] * 3 + [ErrorCode.TRANSACTIONS_FULL] * 2
-        refused = peer.ask(begin_request(numbers[5], "a/c"), m.TransactionInfo)
+        refused = peer.ask(begin_request(numbers[5], "a/c"), m.TransactionReply)
         with pytest.raises(RefusedError, match="3 transactions that this client began are open"):
             await refused
         assert await begun_together(other, others[:2], "a/c", "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
         with pytest.raises(RefusedError, match="4 transactions over a/b are open"):
-            await other.ask(begin_request(others[2], "a/b"), m.TransactionInfo)
+            await other.ask(begin_request(others[2], "a/b"), m.TransactionReply)
         assert await begun_together(other, others[2:3], "a/c") == [None]
-        await peer.ask(m.AbortTransaction(numbers[0], ""), m.TransactionInfo)
+        await peer.ask(m.AbortTransaction(numbers[0], ""), m.TransactionReply)
         assert await begun_together(peer, numbers[6:8], "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         numbers = await reserve(peer, 4)
@@ -140,7 +140,7 @@ async def begun_together(peer: Peer, numbers: list[int], *streams: str) -> list[
     outcomes: list[ErrorCode | None] = []
     for request_id in started:
         try:
-            await peer.reply(request_id, m.TransactionInfo)
+            await peer.reply(request_id, m.TransactionReply)
             outcomes.append(None)
         except RefusedError as error:
             outcomes.append(error.code)
@@ -182,7 +182,7 @@ async def test_there_are_bounds(tmp_path: Path) -> None:
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         await create_stream(peer, "a/b", 2)
         first, second = await PeerTransaction.begin(peer, "a/b"), await PeerTransaction.begin(peer, "a/b")
-        refused = peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionInfo)
+        refused = peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionReply)
         assert await code_of(refused) is ErrorCode.TRANSACTIONS_FULL
         await first.add_parts(first.routed_ids)
         assert await code_of(second.add_parts(second.routed_ids)) is ErrorCode.TRANSACTIONS_FULL
@@ -195,10 +195,10 @@ async def test_there_are_bounds(tmp_path: Path) -> None:
             begin_request(second.ids[-1]),
             begin_request(second.ids[-1], "a/b", "a/b"),
         ):
-            assert await code_of(peer.ask(request, m.TransactionInfo)) is ErrorCode.INVALID_ARGUMENT
-        unprintable = peer.ask(begin_request(second.ids[-1], "a/b", name="a\nb"), m.TransactionInfo)
+            assert await code_of(peer.ask(request, m.TransactionReply)) is ErrorCode.INVALID_ARGUMENT
+        unprintable = peer.ask(begin_request(second.ids[-1], "a/b", name="a\nb"), m.TransactionReply)
         assert await code_of(unprintable) is ErrorCode.INVALID_NAME
-        missing = peer.ask(begin_request(second.ids[-1], "a/none"), m.TransactionInfo)
+        missing = peer.ask(begin_request(second.ids[-1], "a/none"), m.TransactionReply)
         assert await code_of(missing) is ErrorCode.STREAM_NOT_FOUND
         for count in (0, 65_537):
             assert await code_of(peer.ask(m.ReserveIds(count), m.IdRange)) is ErrorCode.INVALID_ARGUMENT

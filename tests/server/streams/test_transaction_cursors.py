@@ -79,7 +79,7 @@ async def test_of_two_commits_at_once_that_move_one_cursor_one_is_made(peer: Pee
     outcomes: list[ErrorCode | None] = []
     for request_id in started:
         try:
-            await peer.reply(request_id, m.TransactionInfo)
+            await peer.reply(request_id, m.TransactionReply)
             outcomes.append(None)
         except RefusedError as error:
             outcomes.append(error.code)

@@ -145,11 +145,10 @@ async def test_a_full_log_takes_the_end_of_what_is_open(tmp_path: Path, what: st
     options = server_options(tmp_path, **container)
     async with Server(options, **seams) as server, await Peer.connect(server.address) as peer:
         await create_stream(peer, "a/b", 2)
-        committed, aborted, prepared = [
-            await PeerTransaction.begin(peer, "a/b", name=name) for name in ("committed", "aborted", "prepared")
-        ]
-        for transaction in (committed, aborted, prepared):
-            await transaction.write(b"event of " + transaction.info.name.encode())
+        names = ("committed", "aborted", "prepared")
+        committed, aborted, prepared = [await PeerTransaction.begin(peer, "a/b", name=name) for name in names]
+        for name, transaction in zip(names, (committed, aborted, prepared), strict=True):
+            await transaction.write(b"event of " + name.encode())
         segment_id = await peer.create_segment("raw/a")
         refused = 0
         while refused < 3:
@@ -161,7 +160,7 @@ async def test_a_full_log_takes_the_end_of_what_is_open(tmp_path: Path, what: st
         begin = m.BeginTransaction(
             number=committed.ids[-1], name="new", lease_ms=30_000, streams=[m.RoutedStream("a/b", 0, 0)]
         )
-        assert await code_of(peer.ask(begin, m.TransactionInfo)) is ErrorCode.NO_SPACE
+        assert await code_of(peer.ask(begin, m.TransactionReply)) is ErrorCode.NO_SPACE
         assert await code_of(committed.add_parts(committed.routed_ids, branch=1)) is ErrorCode.NO_SPACE
         await committed.commit(0)
         await aborted.abort()
