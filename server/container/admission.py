@@ -71,8 +71,8 @@ class PendingAppend(TakenAppends):
             self.pins.release()
 
 
-def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
-    """Raise if a client may not append to an internal segment; it may to a part of an open transaction.
+def owner_of_part(state: ContainerState, segment: Segment, run: AppendRun) -> Transaction:
+    """Return the open transaction that an internal segment is a part of: to no other one may a client append.
 
     Its lease starts over.
 
@@ -82,36 +82,32 @@ def check_part(state: ContainerState, segment: Segment, run: AppendRun) -> None:
     """
     transaction = state.open_transactions.owner(segment.segment_id)
     if transaction is None:
-        segment.check_changeable()
-        return
+        raise segment.unchangeable()
     check_open(transaction)
     if not run.writer_number:
         # Only so it shows that an append is missing, and one that is sent again is not stored twice.
         raise InvalidArgumentError("what is appended to a part of a transaction has event numbers")
     transaction.is_renewed = True
+    return transaction
 
 
-def check_part_size(state: ContainerState, segment: Segment, run: AppendRun, *, size_max: int) -> bool:
-    """Return whether a run is for a part of a transaction, and count its bytes.
+def take_room(state: ContainerState, transaction: Transaction, size: int, *, size_max: int) -> None:
+    """Count the bytes of a run for a part of a transaction.
 
     The parts of a transaction are many, so its room is counted again only when there seems to be none left.
 
     Raises:
         TransactionTooLargeError: the transaction would have more bytes than it may.
     """
-    transaction = state.open_transactions.owner(segment.segment_id)
-    if transaction is None:
-        return False
-    if run.payload_size > transaction.room_bytes:
+    if size > transaction.room_bytes:
         parts = map(state.admitted_segment, transaction.admitted_parts)
         transaction.room_bytes = size_max - sum(part.next_offset for part in parts if part is not None)
-        if run.payload_size > transaction.room_bytes:
+        if size > transaction.room_bytes:
             raise TransactionTooLargeError(
                 f"a transaction has at most {size_max} bytes of events",
                 subject=transaction.name or str(transaction.number),
             )
-    transaction.room_bytes -= run.payload_size
-    return True
+    transaction.room_bytes -= size
 
 
 def check_open(transaction: Transaction, *, but: str = "") -> None:

@@ -28,6 +28,7 @@ from millrace.server.container.state.sequences import (
     check_sequenced,
     refusal_of,
 )
+from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import (
     CheckpointDamagedError,
     DiskUnavailableError,
@@ -52,11 +53,11 @@ from .admission import (
     check_event_count,
     check_event_number,
     check_exclusive,
-    check_part,
-    check_part_size,
     check_size,
     check_writer,
     deduplicate,
+    owner_of_part,
+    take_room,
 )
 from .catch_up_reader import CatchUpReader
 from .entity_cache import Pins
@@ -144,19 +145,26 @@ class SegmentContainer:
         """
         self._check_running()
         segment = self._admitted_segment(run.segment_id)
-        if segment.is_internal and not is_internal:
-            check_part(self.state, segment, run)
+        # What belongs to a transaction is one batch with its commit, if that comes in this turn of the loop.
+        transaction = owner_of_part(self.state, segment, run) if segment.is_internal and not is_internal else None
         if run.writer_number:
             check_writer(self.state, run.writer_number, run.writer_epoch)
             # Kept in the segment only once something of the writer is admitted.
             progress = segment.writers.get(run.writer_number) or WriterProgress()
             if run.event_number <= progress.admitted:
                 # Also when the segment was sealed since: what is stored is stored.
-                return self._append_again(run, owner, segment, progress)
-            return [self._admit(run, owner, segment, progress)]
-        return [self._admit(run, owner, segment, None)]
+                return self._append_again(run, owner, segment, progress, transaction)
+            return [self._admit(run, owner, segment, progress, transaction)]
+        return [self._admit(run, owner, segment, None, transaction)]
 
-    def _admit(self, run: AppendRun, owner: Owner, segment: Segment, progress: WriterProgress | None) -> PendingAppend:
+    def _admit(
+        self,
+        run: AppendRun,
+        owner: Owner,
+        segment: Segment,
+        progress: WriterProgress | None,
+        transaction: Transaction | None,
+    ) -> PendingAppend:
         state = self.state
         segment.check_appendable()
         if exclusive_writers := state.exclusive_writers.admitted:
@@ -168,23 +176,19 @@ class SegmentContainer:
         check_condition(segment, run)
         on_stream = None if progress is None else self._check_sequences(segment, run)
         self.check_room()
-        # What belongs to a transaction is one batch with its commit, if that comes in this turn of the loop.
-        is_followed = segment.is_internal and check_part_size(
-            state, segment, run, size_max=self.options.transaction_size_bytes_max
-        )
+        size = run.payload_size
+        if transaction is not None:
+            take_room(state, transaction, size, size_max=self.options.transaction_size_bytes_max)
         pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
         # First the pins, then the log, which may refuse; only then the admitted view moves.
         pins = pending.pins = Pins()
         try:
-            if not is_followed:  # else its transaction pins it, which does not end before this
+            if transaction is None:  # else that pins it, and does not end before this
                 state.segments.pin((run.segment_id,), into=pins)
             if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
-            if is_followed:
-                self.log.submit(run, is_followed=True)
-            else:
-                self.log.submit(run)
+            self.log.submit(run, is_followed=transaction is not None)
         except BaseException:
             pins.release()
             raise
@@ -195,7 +199,7 @@ class SegmentContainer:
             segment.writers[run.writer_number] = progress
         if on_stream is not None:
             on_stream.admit(segment, run.sequences)
-        segment.next_offset += run.payload_size
+        segment.next_offset += size
         segment.next_event_count += run.event_count
         self.in_flight.add(pending)
         return pending
@@ -237,7 +241,12 @@ class SegmentContainer:
         return on_stream
 
     def _append_again(
-        self, run: AppendRun, owner: Owner, segment: Segment, progress: WriterProgress
+        self,
+        run: AppendRun,
+        owner: Owner,
+        segment: Segment,
+        progress: WriterProgress,
+        transaction: Transaction | None,
     ) -> list[PendingAppend]:
         """Admit a run whose beginning (or all) was sent before."""
         known, new = deduplicate(segment, run, stored=progress.admitted)
@@ -248,7 +257,7 @@ class SegmentContainer:
         result = [again]
         if new is not None:
             try:
-                result.append(self._admit(new, owner, segment, progress))
+                result.append(self._admit(new, owner, segment, progress, transaction))
             except ServerError as error:
                 # Of this part alone: that the other one is stored has to be told.
                 result.append(self.refuse(new, owner, error))

@@ -162,7 +162,11 @@ class Segment:
     def check_changeable(self) -> None:
         """Raise InvalidArgumentError if no request of a user may change the segment."""
         if self.is_internal:
-            raise InvalidArgumentError("the segment is internal; only the server changes it", subject=self.name)
+            raise self.unchangeable()
+
+    def unchangeable(self) -> InvalidArgumentError:
+        """Return the refusal of a request that would change an internal segment."""
+        return InvalidArgumentError("the segment is internal; only the server changes it", subject=self.name)
 
     def error(self, kind: type[ServerError], message: str) -> ServerError:
         """Return an error that tells which bytes the segment holds."""
