@@ -209,16 +209,20 @@ class InFlight:
             if isinstance(pending, PendingAppend):
                 pending.settled = True
                 owners.add(pending.owner)
-            followers = self._followers.get(number)
-            if followers:
-                replies = [each for each in followers if isinstance(each, FollowingReply)]
-                self._followers[number] = [each for each in followers if not isinstance(each, FollowingReply)]
-                self._followers_count -= len(replies)
-                self.replies_count -= len(replies)
-                for reply in replies:
-                    reply.settle()
-                    owners.add(reply.owner)
+            if number in self._followers:
+                owners.update(self._told(number))
         return owners
+
+    def _told(self, number: int) -> list[Owner]:
+        """Settle the replies among the followers of what has that number; return their owners."""
+        followers = self._followers[number]
+        replies = [each for each in followers if isinstance(each, FollowingReply)]
+        self._followers[number] = [each for each in followers if not isinstance(each, FollowingReply)]
+        self._followers_count -= len(replies)
+        self.replies_count -= len(replies)
+        for reply in replies:
+            reply.settle()
+        return [reply.owner for reply in replies]
 
     def durable(self, runs: Iterable[AppendRun]) -> set[Owner]:
         """Settle what is at the front, in its order, and its followers; return the owners that are to be told."""
@@ -241,15 +245,20 @@ class InFlight:
         self, pending: PendingAppend | PendingDecision, owners: set[Owner], failure: LogFailedError | None = None
     ) -> None:
         self._settled += 1
-        if isinstance(pending, PendingDecision) and self._queued[pending.key] is pending:
+        if isinstance(pending, PendingAppend):
+            if not pending.settled:
+                owners.add(pending.owner)
+        elif self._queued[pending.key] is pending:
             del self._queued[pending.key]
-        followers = self._followers.pop(self._settled, ())
+        pending.settle(failure)
+        followers = self._followers.pop(self._settled, None)
+        if not followers:
+            return
         self._followers_count -= len(followers)
-        for ended in (pending, *followers):
-            if isinstance(ended, PendingAppend):
-                if not ended.settled:
-                    owners.add(ended.owner)
-            elif isinstance(ended, FollowingReply):
-                owners.add(ended.owner)
+        for follower in followers:
+            if isinstance(follower, PendingAppend):  # one that is refused, or was stored before
+                owners.add(follower.owner)
+            elif isinstance(follower, FollowingReply):
+                owners.add(follower.owner)
                 self.replies_count -= 1
-            ended.settle(failure)
+            follower.settle(failure)
