@@ -78,13 +78,13 @@ class Transaction:
     holders_count: int = 0
     # At least so many bytes may be appended yet, as far as that was counted.
     room_bytes: int = 0
-    # By branch, streams and lowest keys of the admitted parts, as far as that was looked at: of so many parts.
+    # By branch, streams and lowest keys of the admitted parts, without those that were not looked at yet.
     _places: dict[int, set[tuple[int, int]]] = field(init=False, repr=False)
-    _placed_count: int = field(default=0, init=False, repr=False)
+    _unplaced: list[TransactionPart] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
-        self.branches, self.parts, self.cuts, self._places = [], {}, [], {}
+        self.branches, self.parts, self.cuts = [], {}, []
         self.admit_as_durable()
 
     def admit_as_durable(self) -> None:
@@ -93,29 +93,26 @@ class Transaction:
         self.admitted_digest = self.digest
         self.admitted_branches = self.branches
         self.admitted_parts = dict(self.parts)
+        self._places, self._unplaced = {}, list(self.parts.values())
 
     def admit_parts(self, parts: Mapping[int, TransactionPart]) -> None:
         """Have these parts, too, in the admitted view; none of them was there."""
-        places = self.places()
         self.admitted_parts.update(parts)
-        for part in parts.values():
-            places.setdefault(part.branch, set()).add((part.stream_id, part.key_range.low))
-        self._placed_count = len(self.admitted_parts)
+        self._unplaced += parts.values()
 
     def places(self) -> dict[int, set[tuple[int, int]]]:
         """Return for each branch the streams and lowest keys of its admitted parts, which say what range is theirs.
 
-        One has many, and gets them one by one.
+        One has many, and gets them one by one: each is looked at once.
         """
-        if self._placed_count != len(self.admitted_parts):
-            self._places, self._placed_count = {}, len(self.admitted_parts)
-            for part in self.admitted_parts.values():
-                self._places.setdefault(part.branch, set()).add((part.stream_id, part.key_range.low))
+        for part in self._unplaced:
+            self._places.setdefault(part.branch, set()).add((part.stream_id, part.key_range.low))
+        self._unplaced.clear()
         return self._places
 
     def forget_parts(self) -> None:
         """Have none any more: it is over."""
-        self.parts, self.admitted_parts, self._places, self._placed_count = {}, {}, {}, 0
+        self.parts, self.admitted_parts, self._places, self._unplaced = {}, {}, {}, []
 
     @property
     def memory_bytes(self) -> int:
