@@ -22,7 +22,7 @@ from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 
 from .identities import Identities
-from .known_streams import KnownStreams
+from .known_streams import KnownStreams, Route
 
 _ATTEMPTS_COUNT_MAX: Final = 20
 """In a row, each refused since a stream was scaled in between."""
@@ -95,7 +95,7 @@ class Attempt:
     """
 
     number: int
-    routes: Mapping[str, m.TransactionStream]
+    routes: Mapping[str, Route]
     announcement: Announcement
     is_over: bool = False
 
@@ -104,7 +104,7 @@ class Attempt:
         begin = self.announcement.request
         if self.announcement.was_sent or not isinstance(begin, m.BeginTransaction):
             return False
-        begin.parts.extend(parts)
+        begin.parts.extend(parts)  # nobody has it yet
         return True
 
 
@@ -229,13 +229,13 @@ class Beginning:
             begun_again()
 
 
-def _attempt(number: int, routes: Mapping[str, m.TransactionStream], *, lease_ms: int) -> Attempt:
+def _attempt(number: int, routes: Mapping[str, Route], *, lease_ms: int) -> Attempt:
     streams = [m.RoutedStream(name, route.stream_id, route.epoch) for name, route in routes.items()]
     request = m.BeginTransaction(number=number, name="", lease_ms=lease_ms, streams=streams)
     return Attempt(number, routes, Announcement(request))
 
 
-def begun(number: int, routes: Mapping[str, m.TransactionStream]) -> Attempt:
+def begun(number: int, routes: Mapping[str, Route]) -> Attempt:
     """Return the attempt of a transaction that the server knows."""
     attempt = _attempt(number, routes, lease_ms=0)
     attempt.announcement = Announcement.of_known(attempt.announcement.request)

@@ -5,7 +5,7 @@ then stores nothing.
 """
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 from millrace.client.transport.channel import Channel
 from millrace.client.write.routing import Router
@@ -15,21 +15,38 @@ _KNOWN_COUNT_MAX: Final = 1000
 """Streams; that used longest ago is fetched again."""
 
 
+class Route(NamedTuple):
+    """The segments by which the events of a stream are routed in a transaction: those of one epoch."""
+
+    stream_id: int
+    epoch: int
+    router: Router
+
+    @classmethod
+    def of(cls, stream: m.TransactionStream) -> "Route":
+        """Return the route that a message tells."""
+        return cls(
+            stream.stream_id,
+            stream.epoch,
+            Router([each.segment_id for each in stream.ranges], [each.low for each in stream.ranges]),
+        )
+
+
 class KnownStreams:
     """The open segments of streams, by the names of these."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._routes: OrderedDict[str, m.TransactionStream] = OrderedDict()
+        self._routes: OrderedDict[str, Route] = OrderedDict()
 
-    def route_of(self, name: str) -> m.TransactionStream | None:
+    def route_of(self, name: str) -> Route | None:
         """Return the open segments of a stream; None if they have to be fetched."""
         route = self._routes.get(name)
         if route is not None:
             self._routes.move_to_end(name)
         return route
 
-    async def fetch(self, name: str) -> m.TransactionStream:
+    async def fetch(self, name: str) -> Route:
         """Fetch the open segments of a stream. Cancelling is safe.
 
         Raises:
@@ -37,13 +54,8 @@ class KnownStreams:
             MillraceError: as `Channel.request`.
         """
         stream = await self._channel.request(m.GetStream(name))
-        Router.of_stream(name, stream.segments)  # raises if they are none that can be routed by
-        ranges = [
-            m.SegmentRangeRecord(segment.segment_id, segment.low, segment.last)
-            for segment in sorted(stream.segments, key=lambda segment: segment.low)
-            if not segment.sealed
-        ]
-        route = self._routes[name] = m.TransactionStream(stream.stream_id, stream.epoch, ranges)
+        router = Router.of_stream(name, stream.segments)
+        route = self._routes[name] = Route(stream.stream_id, stream.epoch, router)
         self._routes.move_to_end(name)
         if len(self._routes) > _KNOWN_COUNT_MAX:
             self._routes.popitem(last=False)

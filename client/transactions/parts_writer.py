@@ -20,7 +20,6 @@ from millrace.client.write.events import Block
 from millrace.client.write.opening import Opening
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.reroute import Rerouter, Successors
-from millrace.client.write.routing import Router
 from millrace.client.write.segment_writer import SegmentWriter, SenderState
 from millrace.client.write.sequences import NO_SEQUENCES
 from millrace.client.write.writer import Writer
@@ -137,7 +136,7 @@ class PartsWriter(Writer):
             epoch=identity.epoch,
             known=False,
             stream_id=route.stream_id,
-            router=_router_of(route),
+            router=route.router,
             last_event_numbers={},
             sequences=NO_SEQUENCES,
         )
@@ -210,7 +209,7 @@ class PartsWriter(Writer):
         current = await self._beginning.known_to_server()
         if self._attempt is not current:
             self._attempt = current
-            router = _router_of(current.routes[self.stream])
+            router = current.routes[self.stream].router
             return Successors(router=router, last_numbers={}, remaining_ids=frozenset())
         for part in self._targets.segments:
             if isinstance(part, Part) and part.answered_state is SenderState.REJECTED:
@@ -298,7 +297,3 @@ class PartsWriter(Writer):
                 announcement.send(connection)
         except MillraceError:
             return  # the blocks meet the same
-
-
-def _router_of(route: m.TransactionStream) -> Router:
-    return Router([each.segment_id for each in route.ranges], [each.low for each in route.ranges])

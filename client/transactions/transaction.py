@@ -46,7 +46,7 @@ from .branch import Branch, BranchToken, counts_of, new_branch
 from .branch_writer import BranchWriter
 from .cursor_moves import cursor_move
 from .identities import Identities, WriterIdentity
-from .known_streams import KnownStreams
+from .known_streams import KnownStreams, Route
 from .leases import Leases
 from .outcome import Committed, TransactionState, cuts_of, explained, moment_of
 
@@ -169,16 +169,18 @@ class Transaction(BranchWriter):
 
         info = await self._identities.use(1, begin)
         self._branch = new_branch() if self.joined else IMPLICIT_BRANCH
-        routes = dict(zip(self.streams, info.streams, strict=True))
-        if self.joined and len(routes) > 1:
-            routes = await self._routes_by_name(info)
+        found = [Route.of(stream) for stream in info.streams]
+        if self.joined and len(found) > 1:
+            routes = await self._routes_by_name(found)
+        else:
+            routes = dict(zip(self.streams, found, strict=True))
         if info.state == StoredState.PREPARED:
             self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name}: it is prepared"))
         return Beginning(self._channel, self._identities, self._known, lease_ms, begun(info.number, routes))
 
-    async def _routes_by_name(self, info: m.TransactionReply) -> dict[str, m.TransactionStream]:
+    async def _routes_by_name(self, found: Sequence[Route]) -> dict[str, Route]:
         """Return the routes of one that was begun with its streams in an order of its own."""
-        routes = {route.stream_id: route for route in info.streams}
+        routes = {route.stream_id: route for route in found}
         return {stream: routes[(await self._channel.request(m.GetStream(stream))).stream_id] for stream in self.streams}
 
     # --- many processes ---
