@@ -354,17 +354,20 @@ class SegmentContainer:
         """
         return self.log_decision(record, *subject).durable()
 
-    def log_decision(self, record: m.Record, *subject: int | str, is_followed: bool = False) -> PendingDecision:
+    def log_decision(
+        self, record: m.Record, *subject: int | str, is_followed: bool = False, required: m.Required | None = None
+    ) -> PendingDecision:
         """Log a decision; who wants to, waits for it, or lets an answer follow it. See `decide`.
 
         Args:
             is_followed: see `Log.submit`.
+            required: of what the record names, that which is not pinned until it is settled anyway; None for all.
         """
         self._check_running()
         frame = encode(record)
         pins = Pins()
         try:
-            self.state.pin_required(m.required_entities(record), into=pins)
+            self.state.pin_required(required or m.required_entities(record), into=pins)
             self.log.submit(AppendRun.of_record(frame), is_followed=is_followed)
         except BaseException:
             pins.release()

@@ -64,6 +64,15 @@ class Commit:
             producers=self.producers,
         )
 
+    @property
+    def required(self) -> m.Required:
+        """What has to be pinned for the record: its transaction pins itself and its parts until it ends."""
+        return m.Required(
+            segments=list(self.targets),
+            streams=[epoch.stream_id for epoch in self.epochs] + [cursor.stream_id for cursor in self.cursors],
+            producers=[producer.number for producer in self.producers],
+        )
+
 
 def chosen_parts(
     state: ContainerState, transaction: Transaction, named: Mapping[int, int], *, drops_others: bool
@@ -107,10 +116,11 @@ def plan_transaction(
     of_stream: dict[int, list[_Source]] = {}
     for source in sources:
         of_stream.setdefault(source[0].stream_id, []).append(source)
-    taken = {part.segment_id for part, _ in sources}
+    taken = {part.segment_id: segment for part, segment in sources}
+    is_all = len(taken) == len(transaction.admitted_parts)
     commit = Commit(
-        dropped=[segment_id for segment_id in transaction.admitted_parts if segment_id not in taken],
-        sources=[segment for _, segment in sources],
+        dropped=[] if is_all else [number for number in transaction.admitted_parts if number not in taken],
+        sources=list(taken.values()),
     )
     for stream_id, parts in of_stream.items():
         _add_stream(container, commit, stream_id, parts)

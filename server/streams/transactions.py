@@ -432,7 +432,7 @@ class TransactionController:
         commit.cursors = plan_moves(self._container, self._streams, cursors)
         commit.producers = [] if producer is None else [self.producers.committed(producer)]
         record = commit.record(transaction, digest=digest, committed_us=self._container.clock.unix_us())
-        decision = self._container.log_decision(record, transaction.number, is_followed=True)
+        decision = self._container.log_decision(record, transaction.number, is_followed=True, required=commit.required)
         admit_commit(self._state, transaction, commit, digest=digest)
         for committed in commit.producers:
             self.producers.admit(committed)

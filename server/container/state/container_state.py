@@ -299,8 +299,8 @@ class ContainerState:
         """Keep a segment in memory that has a tail, or a link, from now on."""
         number = segment.segment_id
         if number not in self._held:
-            self._held[number] = self.segments.pin((number,))
             assert self.segments.peek(number) is segment, "the tail of what was evicted is lost"
+            self._held[number] = self.segments.pin((number,))
 
     def _let_go(self, number: int) -> None:
         """Let a segment be evicted that has lost its tail, or its link, unless it has the other."""
@@ -344,7 +344,7 @@ class ContainerState:
 
     def link(self, link: LinkedExtent) -> None:
         """Put the bytes of a merged segment into the tail of its target; both are pinned."""
-        source, target = self.segments.loaded(link.source_id), self.segments.loaded(link.target_id)
+        source, target = self.segments.peek(link.source_id), self.segments.peek(link.target_id)
         assert source is not None
         assert target is not None
         self.merged[link.source_id] = source
