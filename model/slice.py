@@ -5,20 +5,23 @@
     shop/orders@2026-01-31T18:00:00Z..2026-02-01T00:00:00Z  times
     shop/orders@tail..                                      without an end
 
-Start and end are what `parse_choice` reads, of a cut its positions; names of bookmarks and cursors with `..` or `#` in
-them cannot be written here.
+Start and end are what `parse_choice` reads, of a cut its positions. In names of bookmarks and cursors the marks of a
+slice are written as in the path of a URL: `%23` for `#`, `%2E` for each of `..`, `%25` for `%`.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import unquote
 
-from .cut import HEAD, TAIL, CutChoice, StreamCut, parse_choice
+from .cut import HEAD, TAIL, CutChoice, SavedPlace, StreamCut, parse_choice
 from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .key_range import key_place
 from .names import checked_stream_name
 
 _POSITIONS: Final = re.compile(r"\d+:\d+\.", re.ASCII)
+_MARKS: Final = re.compile(r"[%#]|\.(?=\.|$)|(?<=\.)\.|^ | $")
+"""What cannot be in a name as it is: marks, two dots or one before them, and the spaces that are stripped."""
 _FORM: Final = "STREAM@START..END or STREAM@START..END#KEY"
 
 
@@ -74,10 +77,13 @@ def is_slice(text: str) -> bool:
 
 
 def _choice(stream: str, text: str) -> CutChoice:
-    return parse_choice(f"{stream}@{text}" if _POSITIONS.match(text) else text)
+    choice = parse_choice(f"{stream}@{text}" if _POSITIONS.match(text) else text)
+    return replace(choice, name=unquote(choice.name)) if isinstance(choice, SavedPlace) else choice
 
 
 def _text(choice: CutChoice) -> str:
+    if isinstance(choice, SavedPlace):
+        return f"{choice.kind.value}:{_MARKS.sub(lambda mark: f'%{ord(mark[0]):02X}', choice.name)}"
     return str(choice).partition("@")[2] if isinstance(choice, StreamCut) else str(choice)
 
 

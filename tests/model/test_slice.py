@@ -12,7 +12,7 @@ CUTS = st.one_of(
     st.sampled_from([HEAD, TAIL]),
     st.integers(-(2**63), 2**63 - 1).map(TimeCut),
     st.integers(0, 2**51).map(PastCut),
-    st.builds(SavedPlace, st.sampled_from(SavedKind), st.from_regex(r"[a-z]+", fullmatch=True)),
+    st.builds(SavedPlace, st.sampled_from(SavedKind), st.text("ab .#%2@:ä", min_size=1)),
     st.dictionaries(st.integers(1, 2**64 - 1), st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 9)), min_size=1).map(
         lambda places: StreamCut.of("shop/orders", places)
     ),
@@ -35,6 +35,11 @@ def test_the_text_is_the_documented_one() -> None:
     assert Slice.parse("a/b@2026-01-31T18:00:00.5+01:00..TAIL#") == Slice("a/b", TimeCut(1769878800500000), TAIL, "")
     assert Slice.parse("a/b@bookmark:old..15m ago") == Slice(
         "a/b", SavedPlace(SavedKind.BOOKMARK, "old"), PastCut(900_000_000)
+    )
+    strange = SavedPlace(SavedKind.CURSOR, "a..head#k 50%.")
+    assert str(Slice("a/b", strange)) == "a/b@cursor:a%2E%2Ehead%23k 50%25%2E..tail"
+    assert Slice.parse("a/b@cursor:v1.2..bookmark:50%") == Slice(
+        "a/b", SavedPlace(SavedKind.CURSOR, "v1.2"), SavedPlace(SavedKind.BOOKMARK, "50%")
     )
     assert not is_slice("shop/orders")
     assert not is_slice(str(cut))
