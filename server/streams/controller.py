@@ -322,6 +322,7 @@ class StreamController:
             await self._container.in_flight.settled()
         cut = self.find(stream_name).cuts.get((kind, name))
         if cut is None or saved_us not in (None, cut.saved_us):
+            await self._container.in_flight.settled()  # of what failed with the log, nobody knows
             return False
         await self._container.decide(m.CutForgotten(stream_id, kind, name), stream_id)
         return True
@@ -363,6 +364,7 @@ class StreamController:
         await self.settled(name)
         stream = self._state.streams.find(name)
         if stream is None:
+            await self._container.in_flight.settled()  # of what failed with the log, nobody knows
             return False
         if not stream.sealed:
             raise StreamNotSealedError("only a sealed stream can be deleted; seal it first", subject=name)

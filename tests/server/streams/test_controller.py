@@ -8,11 +8,15 @@ import pytest
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.app import Server
+from millrace.server.errors import LogFailedError, RefusalUnknownError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
+from tests.server.streams.containers import streams_in
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, code_of
 from tests.support.servers import server_options
+from tests.support.storage import MemoryStorage
 
 CONFIGURATION = '{"tags": ["test"]}'
 
@@ -176,3 +180,29 @@ async def test_scaling_and_configuration_are_durable_when_the_update_is_answered
         assert (await open_count(peer, "shop/orders"), stream.configuration) == (4, FIXED % (4, "[]"))
         assert await updated(peer, "shop/orders", 4) == 4
         assert len((await peer.ask(m.GetStreamHistory("shop/orders"), m.StreamHistory)).epochs) == 2
+
+
+@pytest.mark.asyncio
+async def test_what_failed_with_the_log_is_not_said_to_be_missing() -> None:
+    """Behaviour 84: the stream is found when the log is read back."""
+    folder, files, clock = Path("/data/containers/0000"), MemoryFileSystem(), ManualClock()
+    storage = MemoryStorage()
+    async with streams_in(folder, storage=storage, clock=clock, files=files) as streams:
+        controller = streams.controller
+        stream, _ = await controller.create("shop/there", segment_count=1, configuration="")
+        assert not await controller.delete("shop/new")
+        assert not await controller.forget_cut("shop/there", "cut", kind=m.CutKind.BOOKMARK)
+        cut = m.NamedCut(m.CutKind.BOOKMARK, "cut", [m.SavedPosition(stream.segment_ids[0], 0, 0)])
+        files.fail_syncs()
+        outcomes = await asyncio.gather(
+            controller.create("shop/new", segment_count=1, configuration=""),
+            controller.save_cuts("shop/there", [cut]),
+            return_exceptions=True,
+        )
+        assert [type(outcome) for outcome in outcomes] == [LogFailedError, LogFailedError]
+        with pytest.raises(RefusalUnknownError):
+            await controller.delete("shop/new")
+        with pytest.raises(RefusalUnknownError):
+            await controller.forget_cut("shop/there", "cut", kind=m.CutKind.BOOKMARK)
+    async with streams_in(folder, storage=storage, clock=clock, files=files) as streams:
+        assert len(streams.controller.find("shop/new").segment_ids) == 1
