@@ -393,11 +393,20 @@ class SegmentContainer:
         Raises:
             SegmentNotFoundError: there is none.
         """
-        return _found(self.state.segments.get(segment_id), segment_id)
+        return self._found(self.state.segments.get(segment_id), segment_id)
 
     def _admitted_segment(self, segment_id: int) -> Segment:
         """Return a segment by id, also one whose creation is queued. Raises like `segment`."""
-        return _found(self.state.admitted_segment(segment_id), segment_id)
+        return self._found(self.state.admitted_segment(segment_id), segment_id)
+
+    def _found(self, segment: Segment | None, segment_id: int) -> Segment:
+        if segment is None or segment.link is not None:
+            raise self.absent(SegmentNotFoundError(f"there is no segment with id {segment_id}"))
+        return segment
+
+    def absent(self, error: ServerError) -> ServerError:
+        """Return what is told of something that is not there: `error`, unless it may be in what the log has lost."""
+        return error if self.loss is None else self.loss.error()
 
     # --- what became durable ---
 
@@ -481,9 +490,3 @@ class SegmentContainer:
             if self._failure is None:
                 self.stay_failed("the checkpoint is damaged and is being restored")
                 self.on_failure(error)
-
-
-def _found(segment: Segment | None, segment_id: int) -> Segment:
-    if segment is None or segment.link is not None:
-        raise SegmentNotFoundError(f"there is no segment with id {segment_id}")
-    return segment

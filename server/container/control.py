@@ -45,7 +45,7 @@ class SegmentControl:
             return self._container.segment(segment_id)
         segment = self._state.segments.find(name)
         if segment is None or segment.link is not None:
-            raise SegmentNotFoundError("there is no such segment", subject=name)
+            raise self._container.absent(SegmentNotFoundError("there is no such segment", subject=name))
         return segment
 
     async def create(self, name: str) -> Segment:

@@ -32,6 +32,7 @@ from millrace.server.streams import Admitted, Catalog, ExclusiveControl, StreamC
 from millrace.wire import messages as m
 from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
 
+from .proven import check_proven
 from .replies import segment_info
 
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
@@ -99,9 +100,11 @@ class Handlers:
         """Carry a request out and return its reply. Cancelling does not undo what was decided.
 
         Raises:
+            ContentLostError: the log has lost content that the answer may rest on.
             RefusalUnknownError: it was refused for something that did not become durable.
             ServerError, InvalidNameError: the request failed.
         """
+        check_proven(message, self.container.loss)
         handler: Handler | None = getattr(self, f"_{message.type.name.lower()}", None)
         if handler is None:
             raise InvalidArgumentError(f"{message.type.name} is not a request")
@@ -120,6 +123,7 @@ class Handlers:
         if decide is None or not self.container.loader.is_resident(m.required_entities(message)):
             return None
         try:
+            check_proven(message, self.container.loss)
             return decide(self, message)
         except Exception as error:  # noqa: BLE001  # the dispatcher makes it a reply, as of every request
             return partial(self._refused, message, error)
@@ -128,6 +132,7 @@ class Handlers:
         """Decide a request of `BEFORE_APPENDS` when that can be; cancelling is safe. What is returned raises."""
         with await self.pin(message):
             try:
+                check_proven(message, self.container.loss)
                 if isinstance(message, m.BeginTransaction):
                     admitted = await self._begin(message)
                     return self._told(admitted, admitted.reply)

@@ -65,7 +65,7 @@ class StreamController:
         """
         stream = self._state.streams.find(name)
         if stream is None:
-            raise StreamNotFoundError("there is no such stream", subject=name)
+            raise self._container.absent(StreamNotFoundError("there is no such stream", subject=name))
         return stream
 
     def describe(self, stream: Stream, *, created: bool = False) -> m.StreamInfo:

@@ -596,8 +596,13 @@ class TransactionController:
         """Return what is known of a transaction by its number, or by its name if that is 0; state 0: nothing.
 
         One that never began, and cannot begin any more, was aborted. By name alone that cannot be known.
+
+        Raises:
+            ContentLostError: it may have begun, or ended, in what the log has lost.
         """
         transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
+        if self._container.loss is not None and not _is_over_for_good(transaction, by_name=not number):
+            raise self._container.loss.error()
         if transaction is not None:
             return self._describe(transaction)
         is_over = (
@@ -652,6 +657,13 @@ def _committed(
         cuts=record.cuts,
         tails=tails_after(state, transaction, commit),
     )
+
+
+def _is_over_for_good(transaction: Transaction | None, *, by_name: bool) -> bool:
+    """Return whether nothing that follows changes what is told of a transaction. An aborted one gives its name away."""
+    if transaction is None or not transaction.state.is_final:
+        return False
+    return transaction.state is TransactionState.COMMITTED or not by_name
 
 
 def _too_many(count: int, which: str = "") -> TransactionsFullError:

@@ -1,0 +1,33 @@
+"""What can be answered where the log has lost content: only what is proven by what is left of it.
+
+What was appended and decided is told as far as it is left; more can only follow it. All else may have been changed by
+what is lost, and is refused: an attribute, a cursor, how far a writer is. So is the answer that something is not there
+(see `SegmentContainer.absent`), and that a transaction is not over (see `TransactionController.outcome`).
+"""
+
+from typing import Final
+
+from millrace.server.container.loss import LogLoss
+from millrace.wire import messages as m
+
+PROVEN_BY_WHAT_IS_LEFT: Final = (
+    m.CreateStream,  # of one that is there; no other is created
+    m.ExplainStream,
+    m.GetIndex,
+    m.GetSegment,
+    m.GetStream,
+    m.GetStreamHistory,
+    m.GetTails,
+    m.GetTransaction,
+    m.ListSegments,
+    m.ListStreams,
+    m.Seek,
+    m.SeekBefore,
+)
+"""Of the requests that `Handlers` carries out, those that are answered. Reads are, too."""
+
+
+def check_proven(message: m.Message, loss: LogLoss | None) -> None:
+    """Raise ContentLostError if content is lost that the answer to a request may rest on."""
+    if loss is not None and not isinstance(message, PROVEN_BY_WHAT_IS_LEFT):
+        raise loss.error()
