@@ -79,6 +79,7 @@ class Bookmarks(Blocking[AsyncBookmarks]):
 
     save = waited(AsyncBookmarks.save)
     save_many = waited(AsyncBookmarks.save_many)
+    save_when = waited(AsyncBookmarks.save_when)
     list = waited(AsyncBookmarks.list)
     get = waited(AsyncBookmarks.get)
     forget = waited(AsyncBookmarks.forget)
@@ -406,10 +407,11 @@ class Reader(_EventReader[AsyncReader]):
     Made, and opened, by `client.reader`. Leaving `with` closes it; without `with`, call `close`.
     """
 
-    def position(self) -> StreamCut:
-        """Return the cut after everything that was handed out."""
-        cut, left = self._target.position(), self._first_left
-        return cut if left is None else _before(left, cut)
+    @documented(AsyncReader.position)
+    def position(self, *, before: Event | None = None) -> StreamCut:
+        """Return the cut after everything that was handed out, or before an event."""
+        cut, left = self._target.position(before=before), self._first_left
+        return cut if left is None or before is not None else _before(left, cut)
 
 
 class StreamsReader(_EventReader[AsyncStreamsReader]):

@@ -12,9 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from millrace.client.read.conditional_cut import cut_before_first
+from millrace.client.read.reader import OpenReader
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.event import Event
+from millrace.model.slice import Slice
 from millrace.wire import messages as m
 
 HOLD_S_LIMIT: Final = (1 << 32) - 1
@@ -105,7 +109,15 @@ class _SavedCuts:
 
 
 class Bookmarks(_SavedCuts):
-    """The bookmarks of a stream: `client.bookmarks(stream)`."""
+    """The bookmarks of a stream: `client.bookmarks(stream)`.
+
+    Args:
+        open_reader: opens readers of the stream.
+    """
+
+    def __init__(self, channel: Channel, stream: str, *, use_cuts: UseCuts, open_reader: OpenReader) -> None:
+        super().__init__(channel, stream, kind=m.CutKind.BOOKMARK, use_cuts=use_cuts)
+        self._open_reader = open_reader
 
     async def save(self, name: str, cut: CutChoice = TAIL) -> StreamCut:
         """Keep a cut under a name, in place of the bookmark of that name; return it, resolved.
@@ -119,6 +131,40 @@ class Bookmarks(_SavedCuts):
     async def save_many(self, cuts: Mapping[str, CutChoice]) -> dict[str, StreamCut]:
         """Keep cuts under names in one step; return them, resolved. Raises like `save`, and then none was kept."""
         return await self._put(cuts)
+
+    async def save_when(
+        self,
+        name: str,
+        holds: Callable[[Event], bool],
+        *,
+        start: CutChoice = HEAD,
+        end: CutChoice | None = None,
+    ) -> StreamCut:
+        """Keep the cut at which a condition begins to hold, under a name; return it.
+
+        It is before the first event of each segment that meets the condition. None before the cut does. Where segments
+        are split or merged before one has come, those that replace them are searched; of segments that are merged with
+        one that has it, the cut is at their ends. The same history always has the same cut.
+
+        It waits for events, however long that takes, and nothing is saved before all segments have one: a condition
+        that every segment will meet some day, such as a time or a version, is what this is for. To cancel it, or to end
+        the program, is safe: another call finds the same.
+
+        Args:
+            holds: asked of each event once, in the event loop, in the order of each key, and of no event of a segment
+                after the first one that meets it. What it raises is raised, and nothing is saved.
+            start: where to begin; what is before it is not asked about.
+            end: where to give up: the cut is there in the segments in which nothing before it meets the condition.
+                None waits, until the stream is sealed.
+
+        Raises:
+            CutInvalidError, CutTruncatedError, OffsetBeyondEndError, CutOrderError: a cut does not fit the stream; or
+                it was truncated before all was found.
+            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
+            StreamNotFoundError: there is no such stream, or it was deleted.
+        """
+        part = Slice(self.stream, start=start, end=end)
+        return await self.save(name, await cut_before_first(self._open_reader, part, holds))
 
 
 class Cursors(_SavedCuts):

@@ -125,7 +125,9 @@ class StreamControl:
 
     def bookmarks(self, stream: str) -> Bookmarks:
         """Return the bookmarks of a stream: named cuts that the server keeps."""
-        return Bookmarks(self._writes, checked_stream_name(stream), kind=m.CutKind.BOOKMARK, use_cuts=self._cuts.use)
+        return Bookmarks(
+            self._writes, checked_stream_name(stream), use_cuts=self._cuts.use, open_reader=self._readers.open
+        )
 
     def cursors(self, stream: str) -> Cursors:
         """Return the cursors of a stream: how far its consumers have come."""

@@ -13,7 +13,7 @@ While the server is away a reader waits, and then reads on; an end to that is `C
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
 from typing import TYPE_CHECKING, Final, Self
@@ -30,10 +30,11 @@ from millrace.client.errors import (
 from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
-from millrace.model.errors import BlockCorruptError, MillraceError
+from millrace.model.errors import BlockCorruptError, InvalidArgumentError, MillraceError
 from millrace.model.event import Event
 from millrace.model.lineage import Lineage, StreamPart, parts_of_history
 from millrace.model.position import START, Position
+from millrace.model.slice import Slice
 from millrace.model.stream import StreamInfo
 from millrace.wire.limits import KIB, MIB
 
@@ -116,6 +117,8 @@ class Reader(EventReader):
         # The block that is being handed out, and which of its events; `_events` is the rest of these.
         self._current: PlacedBlock | None = None
         self._indexes: Sequence[int] = ()
+        # Segments that are read no further, though they may hold more: `stop_before`.
+        self._stopped: set[int] = set()
 
     async def __aenter__(self) -> Self:
         """Begin to fetch."""
@@ -140,16 +143,42 @@ class Reader(EventReader):
         while (placed := await self._take_block()) is not None:
             yield self.take_batch(placed)
 
-    def position(self) -> StreamCut:
+    def position(self, *, before: Event | None = None) -> StreamCut:
         """Return the cut after what was handed out: a reader started there continues without gap or repeat.
 
         A reader of one key has read nothing else: its position is one for readers of that key.
+
+        Args:
+            before: an event of the block that was handed out last: the cut is before it in its segment.
+
+        Raises:
+            InvalidArgumentError: `before` is none of these.
         """
         places = dict(self._places)
         if (current := self._current) is not None:
             rest = self.rest()
             places[current.segment_id] = current.next_place if rest is None else Position(rest.offset, rest.start)
+        if before is not None:
+            places[before.segment] = self._place_of(before)
         return StreamCut.of(self.stream, places)
+
+    def stop_before(self, event: Event) -> None:
+        """Read nothing more of the segment of an event, nor of what replaces it: the position stays before the event.
+
+        Of the others all is read. They may wait for more: the reader ends when all are stopped, or have ended.
+
+        Args:
+            event: one of the block that was handed out last.
+
+        Raises:
+            InvalidArgumentError: it is none of these.
+        """
+        place = self._place_of(event)
+        self._current, self._events = None, iter(())
+        self._returned = deque(placed for placed in self._returned if placed.segment_id != event.segment)
+        self._places[event.segment] = place
+        self._stopped.add(event.segment)
+        self._sources[event.segment].close()
 
     # --- inside ---
 
@@ -201,6 +230,13 @@ class Reader(EventReader):
         for block in blocks:
             self.leave(block)
         return batch
+
+    def _place_of(self, event: Event) -> Position:
+        """Return the place before an event of the block that was handed out last."""
+        current, place = self._current, event.position
+        if current is None or current[:2] != place[:2] or not current.start <= place.event_index < current.end:
+            raise InvalidArgumentError(f"{place} is not of the block that was handed out last")
+        return Position(place.offset, place.event_index)
 
     def rest(self) -> PlacedBlock | None:
         """Return what is left to hand out of the current block; None if there is none, or all of it was."""
@@ -312,7 +348,7 @@ class Reader(EventReader):
 
     def _is_passed(self, segment_id: int) -> bool:
         """Return whether a segment was handed out to its end, and its successors are to be read, if there are any."""
-        if self._is_bounded and segment_id not in self._whole:
+        if segment_id in self._stopped or (self._is_bounded and segment_id not in self._whole):
             return False
         if not self._lineage.by_id[segment_id].holds(self.key):
             # Nothing is read here; but what replaced it together with others may be.
@@ -414,3 +450,7 @@ class Reader(EventReader):
         self._places[placed.segment_id] = placed.next_place
         if self._current is not None and self._current[:2] == placed[:2]:
             self._current, self._events = None, iter(())
+
+
+OpenReader = Callable[[Slice, ReaderOptions], Awaitable[Reader]]
+"""Returns a reader of one stream, not entered yet."""

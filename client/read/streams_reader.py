@@ -21,15 +21,13 @@ from millrace.model.slice import Slice
 
 from .block_stream import PlacedBlock
 from .event_reader import EventReader
-from .reader import SEGMENT_WINDOW_BYTES_MIN, Reader, ReaderOptions
+from .reader import SEGMENT_WINDOW_BYTES_MIN, OpenReader, Reader, ReaderOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
-OpenReader = Callable[[Slice, ReaderOptions], Awaitable[Reader]]
-"""Returns a reader of one stream, not entered yet."""
 Discover = Callable[[], Awaitable[list[Slice]]]
 """Returns what of each stream is to be read that matches a pattern now."""
 

@@ -31,7 +31,7 @@ LEFT_OUT = {
     Transaction: {"begin", "send", "drain"},  # `write` waits for room, and `client.transaction` begins
     Branch: {"send", "drain", "end"},  # `write` waits for room, and the transaction ends it
     # What a reader of several streams asks of that of each.
-    Reader: {"poll", "is_over", "begin", "rest", "leave", "take_batch"},
+    Reader: {"poll", "is_over", "begin", "rest", "leave", "take_batch"} | {"stop_before"},  # and a conditional cut
     StreamsReader: set(),
     ByteWriter: {"durable_offset"},
     ByteReader: {"readexactly"},  # of a file: `io.BufferedReader`
@@ -110,6 +110,38 @@ def test_events_come_in_blocks(server: TestServer, name: str) -> None:
             assert reader.position() == client.stream_cut(name)
         with client.reader(name, start=middle, end=millrace.TAIL) as reader:
             assert [event.value for event in reader] == [b"d", b"e"]
+
+
+def test_a_place_before_an_event_in_hand(server: TestServer, name: str) -> None:
+    """Behaviour 26: of any event of the block, whatever of it was handed out; and of no other event."""
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name) as writer:
+            for block in (b"abc", b"de"):
+                writer.write_many([bytes([each]) for each in block]).result()
+        with client.reader(name, end=millrace.TAIL) as reader:
+            first = next(reader)
+            assert reader.position(before=first) == client.stream_head(name)
+            _, third = reader.next_events()
+            for event, left in ((first, b"abcde"), (third, b"cde")):
+                with client.reader(name, start=reader.position(before=event), end=millrace.TAIL) as again:
+                    assert b"".join(each.value for each in again) == left
+            fourth = next(reader)
+            assert reader.position(before=fourth) != reader.position()
+            with pytest.raises(millrace.InvalidArgumentError, match="not of the block"):
+                reader.position(before=third)
+
+
+def test_a_bookmark_where_a_condition_begins_to_hold(server: TestServer, name: str) -> None:
+    """Behaviour 79, for threads."""
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name) as writer:
+            writer.write_many([b"%d" % number for number in range(100)]).result()
+        cut = client.bookmarks(name).save_when("fifty", lambda event: event.value == b"50")
+        assert client.bookmarks(name).get("fifty") == cut
+        with client.reader(name, start="bookmark:fifty") as reader:
+            assert next(reader).value == b"50"
 
 
 def test_a_wrong_block_is_refused_where_it_is_written(server: TestServer, name: str) -> None:

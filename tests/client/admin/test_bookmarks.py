@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 
 import millrace
@@ -6,6 +8,7 @@ from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError, Stre
 from millrace.client.testing import TestServer
 from millrace.model.cut import HEAD, TAIL, StreamCut, TimeCut, parse_choice
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
+from millrace.model.event import Event
 from millrace.model.policy import RetentionPolicy, ScalingPolicy, StreamConfig
 from tests.client.scaling import filled
 
@@ -183,3 +186,34 @@ async def test_a_cursor_may_hold_for_a_time_only(client: Client, name: str) -> N
     for wrong in (0, -1, 1 << 32):
         with pytest.raises(InvalidArgumentError, match="hold_s"):
             await cursors.set("query", hold_s=wrong)
+
+
+async def test_a_bookmark_is_saved_when_a_condition_holds_in_each_segment(client: Client, name: str) -> None:
+    """Behaviour 79."""
+    await filled(client, name, scalings=1)
+
+    cut = await client.bookmarks(name).save_when("late", lambda event: int(event.value[:6]) >= 90)
+
+    assert cut == await client.bookmarks(name).get("late") == await client.stream_cut(name, at_time=90)
+
+
+async def test_nothing_is_saved_before_a_condition_holds(client: Client, name: str) -> None:
+    """Behaviour 79: neither by a search that is cancelled, nor by one whose condition fails."""
+    await filled(client, name, scalings=1)
+    bookmarks = client.bookmarks(name)
+    asked = asyncio.Event()
+
+    def holds(event: Event) -> bool:
+        asked.set()
+        return event.value == b"never"
+
+    waiting = asyncio.create_task(bookmarks.save_when("never", holds))
+    await asked.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(ZeroDivisionError):
+        await bookmarks.save_when("failed", lambda event: 1 // event.index == 0)
+
+    assert await bookmarks.list() == []
+    assert await bookmarks.save_when("never", holds, end=TAIL) == await client.stream_cut(name)
