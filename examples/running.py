@@ -2,8 +2,10 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.client.testing import server
@@ -23,8 +25,20 @@ def server_at(address: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def spark_session(name: str, settings: Mapping[str, str] | None = None) -> Iterator["SparkSession"]:
-    """Give a session of Spark on two cores of this machine, which says nothing but errors."""
+def spark_session(
+    name: str, settings: Mapping[str, str] | None = None, *, log: Path | None = None
+) -> Iterator["SparkSession"]:
+    """Give a session of Spark on two cores of this machine, which says nothing but errors.
+
+    Args:
+        log: where it says them, with what Java says at every start; None: on standard error.
+
+    Raises:
+        Exception: whatever Spark raises when it cannot start.
+    """
+    # No program here uses pandas, and the warning would be in the middle of what it shows.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+
     from pyspark.sql import SparkSession
 
     from millrace.spark_source import MillraceDataSource
@@ -41,10 +55,27 @@ def spark_session(name: str, settings: Mapping[str, str] | None = None) -> Itera
     }
     for key, value in (usual | dict(settings or {})).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with nullcontext() if log is None else _standard_error_in(log):
+        spark = builder.getOrCreate()
     try:
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(MillraceDataSource)
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _standard_error_in(path: Path) -> Iterator[None]:
+    """Let child processes that are started inside inherit a file as their standard error."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.dup2(target, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(target)

@@ -31,7 +31,7 @@ from millrace.model.event import Event
 from millrace.model.policy import ScalingPolicy, StreamConfig
 
 from .data import Line, Reading, lines, readings
-from .queries import monthly_averages, spark_session, what_is_missing, word_counts
+from .queries import demo_session, monthly_averages, what_is_missing, word_counts
 
 TEMPERATURES: Final = "demo/temperatures"
 TEXTS: Final = "demo/texts"
@@ -218,7 +218,7 @@ def _query(running: TestServer, scratch: Path, *, missing: str) -> None:
     with ExitStack() as stack:
         try:
             with _waiting("starting Spark"):
-                spark = stack.enter_context(spark_session(scratch))
+                spark = stack.enter_context(demo_session(scratch))
             with _waiting("averages over windows of 28 days"):
                 averages = monthly_averages(spark, address=running.address, stream=TEMPERATURES, folder=scratch)
             print_table(

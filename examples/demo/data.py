@@ -53,10 +53,18 @@ def readings() -> list[Reading]:
     """
     found = []
     for sensor, name in STATIONS.items():
-        text = (files("vega_datasets") / "_data" / name).read_text()
-        rows = csv.DictReader(text.splitlines())
-        found += [Reading(sensor, _unix_us(row["date"]), float(row["temp"])) for row in rows]
+        found += [Reading(sensor, unix_us_of(row["date"]), float(row["temp"])) for row in rows_of(name)]
     return sorted(found, key=lambda reading: (reading.timestamp_us, reading.sensor))
+
+
+def rows_of(name: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file of the package with the measurements, each by the names of its columns.
+
+    Raises:
+        ModuleNotFoundError: the package is not installed.
+    """
+    text = (files("vega_datasets") / "_data" / name).read_text()
+    yield from csv.DictReader(text.splitlines())
 
 
 def lines() -> Iterator[Line]:
@@ -72,7 +80,7 @@ def lines() -> Iterator[Line]:
                         yield Line(module, line.strip())
 
 
-def _unix_us(date: str) -> int:
-    """Return the moment of `2010/01/01 00:00` or `2010/01/01 00:00:00`; the local time of the place is taken as UTC."""
-    moment = datetime.strptime(date[:16], "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
+def unix_us_of(date: str) -> int:
+    """Return the moment of `2010/01/01`, `2010/01/01 00:00` or `2010/01/01 00:00:00`; local time is taken as UTC."""
+    moment = datetime.strptime(date[:16], "%Y/%m/%d %H:%M" if " " in date else "%Y/%m/%d").replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000

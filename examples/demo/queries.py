@@ -5,14 +5,13 @@ Both are streaming queries that take what is there and end (`availableNow`): the
 
 import os
 import shutil
-import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from millrace.examples.running import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,42 +42,13 @@ def what_is_missing() -> str:
     return ""
 
 
-@contextmanager
-def spark_session(folder: Path) -> Iterator["SparkSession"]:
-    """Start Spark on two cores of this machine; what it logs goes to `spark.log` in `folder`.
-
-    Raises:
-        Exception: whatever Spark raises when it cannot start.
-    """
-    # Nothing of pandas is used here, and the warning would be in the middle of the show.
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-
-    from pyspark.sql import SparkSession
-
-    from millrace.spark_source import MillraceDataSource
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder: Any = SparkSession.builder
+def demo_session(folder: Path) -> AbstractContextManager["SparkSession"]:
+    """Return a session of Spark to be entered, whose files are in `folder`, with its log `spark.log`."""
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }
-    builder = builder.master("local[2]").appName("millrace demo")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    with _standard_error_in(folder / "spark.log"):
-        session: SparkSession = builder.getOrCreate()
-    try:
-        session.sparkContext.setLogLevel("ERROR")
-        session.dataSource.register(MillraceDataSource)
-        yield session
-    finally:
-        session.stop()
+    return spark_session("millrace demo", settings, log=folder / "spark.log")
 
 
 def monthly_averages(spark: "SparkSession", *, address: str, stream: str, folder: Path) -> list[Window]:
@@ -146,19 +116,3 @@ def _run(spark: "SparkSession", result: "DataFrame", *, name: str, folder: Path)
     )
     query.awaitTermination()
     return spark.table(name).collect()
-
-
-@contextmanager
-def _standard_error_in(path: Path) -> Iterator[None]:
-    """Let child processes that are started inside inherit a file as their standard error."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.dup2(target, 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(target)
