@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/applications/README.md",
+    "docs/applications/sensors.md",
     "docs/applications/word-count.md",
     "docs/architecture.md",
     "docs/operations.md",

@@ -1,0 +1,1 @@
+"""Bookmark, slice, replay: sensors are watched live, and what was cut out of their stream is computed again later."""
