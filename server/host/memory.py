@@ -37,6 +37,8 @@ _LARGEST_BLOCK_BYTES: Final = 32 << 20
 OBSERVED_EVERY_S: Final = 1.0
 WINDOW_COUNT: Final = 20
 """What was not in use in any of so many observations is given back."""
+PAUSE_COUNT_MAX: Final = 600
+"""After so many observations what could not be given back is asked for again, however little it brought before."""
 SLACK_BYTES: Final = 32 << 20
 """Less than that is not worth it."""
 
@@ -74,14 +76,20 @@ class FreedMemory:
     """Decides when memory is given back. Pure; `observe` is called about every second.
 
     Resident is what the heap uses, what was freed and is kept, and the *rest*: code, stacks, Python's own pools of
-    small objects. The least difference of resident and used memory is taken for the rest, until memory was given back
-    and the difference is known to be just that.
+    small objects. The least difference of resident and used memory is taken for the rest. What is *stuck* when memory
+    was given back, in pages that are used in part or in pools that have grown, is not asked for again at once. Pages
+    become free later, though: it is after a window, or where that brought little, after twice as long.
     """
 
     def __init__(self, *, window_count: int = WINDOW_COUNT, slack_bytes: int = SLACK_BYTES) -> None:
+        self._window_count = window_count
         self._slack_bytes = slack_bytes
         self._used: deque[int] = deque(maxlen=window_count)
         self._rest_bytes: int | None = None
+        # What the last giving back left, and after how many more observations that may have come free.
+        self._stuck_bytes = 0
+        self._stuck_count = 0
+        self._pause_count = window_count
         # What was in use when it was known that there is no garbage in it.
         self._clean_bytes: int | None = None
 
@@ -109,11 +117,17 @@ class FreedMemory:
         rest = use.resident_bytes - use.used_bytes
         self._rest_bytes = rest if self._rest_bytes is None else min(self._rest_bytes, rest)
         self._used.append(use.used_bytes)
-        return use.resident_bytes - self._rest_bytes - max(self._used) > self._slack_bytes
+        self._stuck_count -= 1
+        if self._stuck_count <= 0:
+            self._stuck_bytes = 0
+        return use.resident_bytes - self._rest_bytes - self._stuck_bytes - max(self._used) > self._slack_bytes
 
-    def given_back(self, use: MemoryUse) -> None:
-        """Take what is so after memory was given back."""
-        self._rest_bytes = use.resident_bytes - use.used_bytes
+    def given_back(self, before: MemoryUse, after: MemoryUse) -> None:
+        """Take what was so before and after memory was given back."""
+        is_little = before.resident_bytes - after.resident_bytes < self._slack_bytes // 2
+        self._pause_count = min(2 * self._pause_count, PAUSE_COUNT_MAX) if is_little else self._window_count
+        self._stuck_count = self._pause_count
+        self._stuck_bytes = max(0, after.resident_bytes - after.used_bytes - (self._rest_bytes or 0))
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -153,7 +167,7 @@ async def give_back_memory(clock: Clock) -> None:
         elif is_kept:
             await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
             after = memory_use() or use
-            freed.given_back(after)
+            freed.given_back(use, after)
             logger.info(
                 "freed memory given back resident_bytes_before=%d resident_bytes=%d",
                 use.resident_bytes,

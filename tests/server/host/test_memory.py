@@ -2,6 +2,7 @@
 
 import platform
 from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
 from multiprocessing import get_context
 
 import pytest
@@ -34,7 +35,7 @@ def test_what_was_not_in_use_for_a_while_is_given_back(freed: FreedMemory) -> No
     """Behaviour 86: memory returns when those who needed it leave."""
     freed.observe(use(600))
     assert [freed.observe(use(60, 540)) for _ in range(5)] == [False] * 4 + [True]
-    freed.given_back(use(60, rest=REST + 10 * MIB))
+    freed.given_back(use(60, 540), use(60, rest=REST + 10 * MIB))
     assert not freed.observe(use(60, rest=REST + 10 * MIB))
 
 
@@ -45,11 +46,32 @@ def test_a_server_that_has_just_started_gives_back_what_it_did_not_use(freed: Fr
 
 
 def test_what_is_not_the_heaps_is_not_taken_for_freed(freed: FreedMemory) -> None:
-    """Pools of small objects grew: giving back is tried once, not again and again."""
+    """Pools of small objects grew: giving back is tried more and more rarely."""
     grown = use(60, rest=REST + 200 * MIB)
-    assert freed.observe(grown)
-    freed.given_back(grown)
-    assert not any(freed.observe(grown) for _ in range(20))
+    tried = []
+    for number in range(2000):
+        if freed.observe(grown):
+            freed.given_back(grown, grown)
+            tried.append(number)
+    pauses = [after - before for before, after in pairwise(tried)]
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+
+
+def test_what_was_stuck_is_given_back_when_its_pages_are_free(freed: FreedMemory) -> None:
+    """Behaviour 86: what is used in part when memory is given back, in the middle of an attack, is free after it."""
+    assert freed.observe(use(120, 120))
+    freed.given_back(use(120, 120), use(120, 60))
+    kept = [freed.observe(use(120, 60)) for _ in range(5)]
+    assert kept == [False] * 4 + [True]
+    freed.given_back(use(120, 60), use(120, 5))
+    assert not any(freed.observe(use(120, 5)) for _ in range(20))
+
+
+def test_new_holes_are_not_taken_for_what_is_stuck(freed: FreedMemory) -> None:
+    assert freed.observe(use(120, 120))
+    freed.given_back(use(120, 120), use(120, 60))
+    assert not freed.observe(use(120, 90))
+    assert freed.observe(use(120, 93))
 
 
 def test_garbage_is_collected_once_when_the_process_is_quiet(freed: FreedMemory) -> None:
