@@ -8,7 +8,7 @@ Files that are gone from the end of a log leave no gap. So the files are held ag
     a newer one has batches                  nothing of the log is lost, but its name is damaged
     the newest one is gone                   corrupt: what it held is not known
     another use of the newest one            the same
-    it or one before it was emptied          the same
+    it was emptied, or one before it         the same, if no newer one has batches
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ def find_missing(found: Sequence[FoundFile], newest: Newest, *, next_sequence: i
     if named.number not in [file.number for file in found]:
         yield _lost_end(log_file_name(named.number), "this file is missing, the newest of the log", next_sequence)
     for file in found:
-        reason = _lost_content(file, named)
+        reason = _lost_content(file, named, last_number=last_number)
         if reason:
             file.is_damaged = True
             yield _lost_end(file.path.name, reason, next_sequence)
@@ -89,9 +89,13 @@ def _lost_end(place: str, reason: str, next_sequence: int) -> Damage:
     )
 
 
-def _lost_content(file: FoundFile, named: FileUse) -> str:
-    """Return why a file, of which all up to the named one were written, lacks batches; empty if nothing says so."""
+def _lost_content(file: FoundFile, named: FileUse, *, last_number: int) -> str:
+    """Return why a file, of which all up to the named one were written, lacks batches; empty if nothing says so.
+
+    Args:
+        last_number: of the newest file that has batches. What one before it held is told as a gap between sequences.
+    """
     if file.number == named.number and file.salt not in (None, named.salt):
         return "another use of this file was the newest of the log"
     is_emptied = not file.last_sequence and (file.header is None or file.number < named.number)
-    return "the batches of this file are gone" if is_emptied and file.number <= named.number else ""
+    return "the batches of this file are gone" if is_emptied and last_number < file.number <= named.number else ""
