@@ -1,17 +1,81 @@
 """What the programs share: a server to use, and a session of Spark."""
 
 import os
+import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from millrace.client.testing import server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+STATE_IN_ROCKSDB: Final = {
+    # Only with RocksDB can state be of several kinds, and larger than memory.
+    "spark.sql.streaming.stateStore.providerClass":
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}  # fmt: skip
+"""Settings of Spark for `transformWithState`."""
+
+
+class Program:
+    """A program that runs as a process of its own, and may be killed with all that it has started.
+
+    Args:
+        arguments: what follows `python -m`.
+        log: the file that what it prints is added to.
+    """
+
+    def __init__(self, *arguments: str, log: Path) -> None:
+        self._arguments = arguments
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Program":
+        """Start it for the length of a block, at whose end it is killed if it still runs."""
+        self.start()
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Kill it; if the block failed, print the end of what it had printed, which may say why."""
+        self.kill()
+        if kind is not None:
+            print(self._printed(), file=sys.stderr)
+
+    def start(self) -> None:
+        """Start it, for the first time or once more."""
+        with self._log.open("ab") as log:
+            command = [sys.executable, "-m", *self._arguments]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def kill(self) -> None:
+        """Kill it, and what it has started, with SIGKILL; nothing happens where it does not run."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it ends.
+
+        Raises:
+            SystemExit: it failed, or did not end in time.
+        """
+        if self._process is None:
+            return
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"{' '.join(self._arguments)} did not end within {timeout_s:g} s") from None
+        if code != 0:
+            raise SystemExit(f"{' '.join(self._arguments)} failed with {code}")
+
+    def _printed(self) -> str:
+        return self._log.read_text(errors="replace")[-3000:]
 
 
 @contextmanager

@@ -5,17 +5,13 @@ and started again. At the end each word must have been counted exactly as often 
 """
 
 import argparse
-import os
-import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +19,7 @@ from millrace import HEAD, blocking
 from millrace.cli.figures import duration_text
 from millrace.cli.output import print_note, print_table
 from millrace.examples.demo.data import Line, lines
-from millrace.examples.running import server_at
+from millrace.examples.running import Program, server_at
 
 from . import in_a_reader, in_spark
 from .text import LINES, count_of, create, words_of, write
@@ -113,35 +109,10 @@ class Follower:
                 raise SystemExit(f"{self._way.name}: not all was counted within {PATIENCE_S:g} s")
 
 
-class Process:
-    """A way that runs, and may be killed with all that it has started."""
-
-    def __init__(self, way: Way, address: str, folder: Path) -> None:
-        self._log = folder / f"{way.name}.log"
-        self._command = [sys.executable, "-m", *way.arguments, address]
-        if way.name != "reader":
-            self._command.append(str(folder / way.name))
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-
-@contextmanager
-def running(way: Way, address: str, folder: Path) -> Iterator[Process]:
-    """Run a way for the length of a block."""
-    process = Process(way, address, folder)
-    process.start()
-    try:
-        yield process
-    finally:
-        process.kill()
+def program(way: Way, address: str, folder: Path) -> Program:
+    """Return a way as a program."""
+    checkpoint = () if way.name == "reader" else (str(folder / way.name),)
+    return Program(*way.arguments, address, *checkpoint, log=folder / f"{way.name}.log")
 
 
 def measure(way: Way, address: str, text: Sequence[Line], *, repeats: int, folder: Path) -> Measured:
@@ -164,7 +135,7 @@ def measure(way: Way, address: str, text: Sequence[Line], *, repeats: int, folde
             return Counter({word: since[word] + total[word] for word in since})
 
         follower = Follower(address, way)
-        with running(way, address, folder) as process:
+        with program(way, address, folder) as process:
             put([Line("probe", "begin")])
             follower.wait_for(expected())
             latencies_s = []

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import Row
 
 from millrace import blocking
-from millrace.examples.running import spark_session
+from millrace.examples.running import STATE_IN_ROCKSDB, spark_session
 
 from .text import LINES, create
 
@@ -32,11 +32,6 @@ COUNTS = "words/counts"
 CONTINUED = "words/counts-continued"
 HISTORY = "history"
 """The bookmark at which the batch job ends and the query begins."""
-STATE = {
-    # Only with RocksDB can state be of several kinds, and larger than memory.
-    "spark.sql.streaming.stateStore.providerClass":
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-}  # fmt: skip
 
 
 def words(lines: "DataFrame") -> "DataFrame":
@@ -116,7 +111,7 @@ def run(query: str, address: str, checkpoint: str, *, ends: bool = False) -> Non
         create(client, LINES, stream)
         if query == "continued" and HISTORY not in {saved.name for saved in client.bookmarks(LINES).list()}:
             client.bookmarks(LINES).save(HISTORY)
-    with spark_session(f"words: {query}", STATE) as spark:
+    with spark_session(f"words: {query}", STATE_IN_ROCKSDB) as spark:
         writing = build(spark, {"address": address, "stream": LINES})
         trigger: dict[str, Any] = {"availableNow": True} if ends else {"processingTime": "0 seconds"}
         writing.option("checkpointLocation", checkpoint).trigger(**trigger).start().awaitTermination()
