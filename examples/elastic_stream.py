@@ -9,40 +9,15 @@ drawn over time. Without an address it starts a server of its own, whose interva
 import argparse
 import asyncio
 import contextlib
-import random
 import time
 from collections import Counter
-from collections.abc import Iterator
 
 import millrace
 from millrace.cli.history import print_picture
 from millrace.cli.history_picture import change_text
+from millrace.examples.load import PHASES, USUAL_S, eager_server, write_load
 
 STREAM = "demo/elastic"
-USUAL_S = 240  # what the patience of a server is made for
-PHASES = ((0.1, 0.6), (0.45, 5.0), (1.0, 0.25))  # (until this part of the time, load in targets of one segment)
-KEYS_PER_WRITER = 32
-TICK_S = 0.02
-
-
-async def write(
-    client: millrace.Client, name: str, *, rate_per_s: float, duration_s: float, sent: Counter[str]
-) -> None:
-    """Write events that carry the number of the event within its key, more and fewer of them by the phases."""
-    chance = random.Random(name)
-    keys = [f"{name}-{number}" for number in range(KEYS_PER_WRITER)]
-    weights = [1 / (number + 4) for number in range(KEYS_PER_WRITER)]  # some keys get more than others
-    started_s = time.monotonic()
-    owed = 0.0
-    async with client.writer(STREAM) as writer:
-        while (passed := (time.monotonic() - started_s) / duration_s) < 1:
-            owed += TICK_S * rate_per_s * next(load for until, load in PHASES if passed < until)
-            for key in chance.choices(keys, weights, k=int(owed)):
-                await writer.drain()
-                sent[key] += 1
-                _ = writer.write(b"%d" % sent[key], key=key)
-            owed -= int(owed)
-            await asyncio.sleep(TICK_S)
 
 
 async def check(client: millrace.Client, *, end: millrace.Cut | None) -> Counter[str]:
@@ -86,7 +61,10 @@ async def show(address: str, *, duration_s: float, target_per_s: int) -> None:
         watching = asyncio.create_task(watch(client, sent))
         rate_per_s = target_per_s / 2
         await asyncio.gather(
-            *(write(client, name, rate_per_s=rate_per_s, duration_s=duration_s, sent=sent) for name in ("a", "b"))
+            *(
+                write_load(client, STREAM, name, rate_per_s=rate_per_s, duration_s=duration_s, sent=sent)
+                for name in ("a", "b")
+            )
         )
         ended_us = time.time_ns() // 1000
         watching.cancel()
@@ -104,30 +82,13 @@ async def show(address: str, *, duration_s: float, target_per_s: int) -> None:
         print_picture(epochs, end_us=ended_us, end_text="end")
 
 
-@contextlib.contextmanager
-def own_server(duration_s: float) -> Iterator[str]:
-    """Run a server that decides as fast as the show is short; give its address."""
-    usual = {
-        "TICK_S": 2.0,
-        "FAST_WINDOW_S": 10.0,
-        "SLOW_WINDOW_S": 30.0,
-        "SPLIT_AFTER_S": 10.0,
-        "MERGE_AFTER_S": 20.0,
-    }
-    pace = min(1.0, duration_s / USUAL_S)
-    with millrace.testing.server(
-        settings={f"MILLRACE_STREAMS_{name}": f"{value * pace:.3f}" for name, value in usual.items()}
-    ) as server:
-        yield server.address
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", nargs="?", help="a server that runs; its own patience holds then")
     parser.add_argument("--seconds", type=float, default=USUAL_S, help="how long the load lasts (%(default)s)")
     parser.add_argument("--target", type=int, default=300, help="events per second and segment (%(default)s)")
     options = parser.parse_args()
-    with contextlib.nullcontext(options.address) if options.address else own_server(options.seconds) as address:
+    with contextlib.nullcontext(options.address) if options.address else eager_server(options.seconds) as address:
         asyncio.run(show(address, duration_s=options.seconds, target_per_s=options.target))
 
 

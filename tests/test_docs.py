@@ -32,6 +32,8 @@ PAGES = (
     "README.md",
     "docs/applications/README.md",
     "docs/applications/sensors.md",
+    "docs/applications/new-version.md",
+    "docs/applications/scaling-in-step.md",
     "docs/applications/word-count.md",
     "docs/architecture.md",
     "docs/operations.md",
