@@ -1,7 +1,8 @@
-"""What the demo streams: measurements that were taken, and text that was written. No random numbers.
+"""What the demo streams: temperatures that were published, and text that was written. No random numbers.
 
-Temperatures of every hour of 2010 in Seattle and San Francisco travel inside the PyPI package `vega_datasets`; text is
-what the authors of Python's standard library wrote into it. Neither needs a network.
+Temperatures of every hour of 2010 in Seattle and San Francisco travel inside the PyPI package `vega_datasets` (they are
+as smooth as means over many years); text is what the authors of Python's standard library wrote into it. Neither needs
+a network.
 """
 
 import ast
