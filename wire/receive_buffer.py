@@ -179,6 +179,12 @@ class ReceiveBuffer:
         self._shrink(BUFFER_SIZE_BYTES_INITIAL)
         return True
 
+    def drop(self) -> None:
+        """Drop what is pending, and be no larger than at first: nothing more arrives."""
+        self.start = self.end = 0
+        self._was_filled = False
+        self._shrink(BUFFER_SIZE_BYTES_INITIAL)
+
     def _allow(self, size: int) -> bool:
         """Return whether the buffer may have that size."""
         if size > self._allowed:

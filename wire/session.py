@@ -226,6 +226,11 @@ class Session:
         """End the session. May be repeated."""
         self._change(CLOSE)
 
+    def lost(self) -> None:
+        """End the session whose connection is gone, and keep nothing of what arrived."""
+        self.close()
+        self._frames.drop()
+
     def admit(self, frame_type: int) -> None:
         """Record that a frame arrived, before its body is decoded.
 

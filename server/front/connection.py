@@ -120,7 +120,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything; appends on their way still become durable."""
-        self._session.close()
+        # The connection and its session refer to each other, so the collector of garbage decides how long they stay.
+        self._session.lost()
         self._outlet.transport = None
         if self._timer is not None:
             self._timer.cancel()

@@ -24,6 +24,9 @@ from .clock import Clock
 
 logger = logging.getLogger(__name__)
 
+# The C library. Once: each `CDLL` is garbage in a cycle when it is not used any more.
+_LIBRARY: Final = ctypes.CDLL(None)
+
 # Numbers of <malloc.h> of the GNU C library.
 _M_TRIM_THRESHOLD: Final = -1
 _M_TOP_PAD: Final = -2
@@ -52,8 +55,8 @@ def keep_freed_memory() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # musl has no mallopt, and other habits
+        mallopt = _LIBRARY.mallopt
+    except AttributeError:  # musl has no mallopt, and other habits
         return False
     done = (
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES)
@@ -144,7 +147,7 @@ class _Mallinfo2(ctypes.Structure):
 def memory_use() -> MemoryUse | None:
     """Return the memory of this process; None if this system does not tell."""
     try:
-        mallinfo2 = ctypes.CDLL(None).mallinfo2
+        mallinfo2 = _LIBRARY.mallinfo2
         pages = Path("/proc/self/statm").read_bytes().split()[1]
     except (OSError, AttributeError):  # not Linux, or a C library that is older than 2021, or none of GNU
         return None
@@ -165,7 +168,7 @@ async def give_back_memory(clock: Clock) -> None:
             gc.collect()
             freed.collected(memory_use() or use)
         elif is_kept:
-            await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
+            await asyncio.to_thread(_LIBRARY.malloc_trim, 0)
             after = memory_use() or use
             freed.given_back(use, after)
             logger.info(

@@ -291,3 +291,16 @@ def test_the_parts_of_the_buffer_are_reachable() -> None:
     buffer.consume(end)
     assert bytes(buffer.view(buffer.start, buffer.end)) == b"abc" == bytes(buffer.data[buffer.start : buffer.end])
     assert buffer.frame_end() == 0
+
+
+def test_a_buffer_that_drops_what_is_pending_is_small() -> None:
+    """Behaviour 86: a connection that has ended holds no frame that will never be whole."""
+    shared = Shared(4 * MIB)
+    buffer = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX, allowance=shared)
+    large = encode_body(m.Data.type, bytes(MIB), request_id=1)
+    assert frames_of(buffer, [encode(m.Ping()), large[: 900 * KIB]]) == [encode(m.Ping())]
+    assert len(buffer.data) > 900 * KIB
+
+    buffer.drop()
+
+    assert (len(buffer.data), buffer.pending, shared.left) == (BUFFER_SIZE_BYTES_INITIAL, 0, 4 * MIB)

@@ -1,6 +1,7 @@
 """Connections over real sockets: what a peer may do wrong, and what the others notice of it."""
 
 import asyncio
+import gc
 import logging
 import random
 import re
@@ -18,6 +19,7 @@ from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode, encode_body
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, KIB, MIB
+from millrace.wire.receive_buffer import ReceiveBuffer
 from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of, hello, read_request
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.waiting import until
@@ -322,6 +324,29 @@ async def test_a_body_that_trickles_in_is_cut(tmp_path: Path) -> None:
         stop.set()
         count = await working
         assert (await busy.info(segment_id)).length == 100 * count
+
+
+@pytest.mark.asyncio
+async def test_what_a_peer_left_is_dropped_when_it_leaves(server: Server) -> None:
+    """Behaviour 86: a frame that is not whole does not stay until garbage is collected, which may be never."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with await Peer.connect(server.address) as peer:
+            await peer.ask(m.ListStreams("", "", 10), m.StreamList)
+            frame = append_frame(1, bytes(900 * KIB), request_id=peer.next_id())
+            for piece in range(9):
+                await send_alone(server, peer, frame[piece * 99 * KIB :][: 99 * KIB])
+            assert largest_receive_buffer() >= 800 * KIB
+        await until(lambda: server.statistics()["server"].connections == 0)
+        assert largest_receive_buffer() < 100 * KIB
+    finally:
+        gc.enable()
+
+
+def largest_receive_buffer() -> int:
+    """Return the size of the largest one of this process, of dead connections, too."""
+    return max((len(found.data) for found in gc.get_objects() if isinstance(found, ReceiveBuffer)), default=0)
 
 
 @pytest.mark.slow
