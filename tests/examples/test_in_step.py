@@ -34,7 +34,7 @@ def test_segments_and_tasks_follow_the_load(tmp_path: Path) -> None:
     assert max(segments) > segments[0]  # split
     assert max(segments) > segments[-1]  # merged
     assert max(tasks) > 1
-    assert "were cooked once, each key in its order, and counted once" in finished.stdout
+    assert "were cooked once, each key in its order, and counted once" in finished.stderr
     assert "<svg" in picture.read_text()
 
 

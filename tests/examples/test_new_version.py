@@ -26,7 +26,7 @@ def test_a_new_version_takes_over_at_a_cut() -> None:
 
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "only for the new version" in finished.stdout
-    assert "each reading has one result" in finished.stdout
+    assert "each reading has one result" in finished.stderr
 
 
 @pytest.fixture

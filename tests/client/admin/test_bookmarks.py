@@ -191,6 +191,9 @@ async def test_a_cursor_may_hold_for_a_time_only(client: Client, name: str) -> N
 async def test_a_bookmark_is_saved_when_a_condition_holds_in_each_segment(client: Client, name: str) -> None:
     """Behaviour 79."""
     await filled(client, name, scalings=1)
+    async with client.writer(name) as writer:
+        for number in range(100):  # each segment has some of them, whatever chance has written so far
+            _ = writer.write(b"000120", key=f"late-{number}", timestamp_us=120)
 
     cut = await client.bookmarks(name).save_when("late", lambda event: int(event.value[:6]) >= 90)
 
