@@ -59,7 +59,8 @@ class Screen:
         self._thread.join()
 
     def _follow(self) -> None:
-        with suppress(millrace.ClientClosedError):
+        # A call that comes when the client is closed already finds no loop.
+        with suppress(millrace.ClientClosedError, RuntimeError):
             self._read()
 
     def _read(self) -> None:
