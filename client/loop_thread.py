@@ -69,7 +69,12 @@ class LoopThread:
         async def run() -> T:
             return await function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop)
+        coroutine = run()
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:  # another thread has closed the loop since it was checked
+            coroutine.close()
+            raise ClientClosedError("the client was closed") from None
 
     def post(self, function: Callable[[], object]) -> None:
         """Call a function in the loop, soon; all that one thread posts, calls and starts is begun in its order.

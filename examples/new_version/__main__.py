@@ -59,7 +59,7 @@ class Screen:
         self._thread.join()
 
     def _follow(self) -> None:
-        # A call that comes when the client is closed already finds no loop.
+        # A reader whose client is closed by another thread may raise either.
         with suppress(millrace.ClientClosedError, RuntimeError):
             self._read()
 
