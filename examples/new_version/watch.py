@@ -12,6 +12,7 @@ reading has one result.
 """
 
 import sys
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,13 +67,13 @@ class _Watch(StatefulProcessor):
     def close(self) -> None:
         """Nothing is open."""
 
+    @abstractmethod
     def first_state(self) -> list[float | None]:
         """Return what is known before the first reading."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge(self, state: list[float | None], hour: int, temp_f: float) -> tuple[float, bool]:
         """Return what was expected, and whether the reading is unusual; let the state learn it."""
-        raise NotImplementedError
 
 
 class Jumps(_Watch):
