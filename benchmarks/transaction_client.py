@@ -59,7 +59,9 @@ class TransactionClient:
         parts = [m.NewPart(next(self._ids), segment.segment_id) for segment in self._segments]
         branches = [m.BranchCount(0, len(parts) * _BLOCK_EVENT_COUNT)]
         with client.together():
-            client.send(m.BeginTransaction(number=number, name="", lease_ms=_LEASE_MS, streams=[stream], parts=parts))
+            client.send_unanswered(
+                m.BeginTransaction(number=number, name="", lease_ms=_LEASE_MS, streams=[stream], parts=parts)
+            )
             for part in parts:
                 self._append(part.segment_id, event_number=1)
             request_id = client.send(

@@ -83,6 +83,11 @@ class ProtocolClient:
         self._flush()
         return request_id
 
+    def send_unanswered(self, message: m.BeginTransaction) -> None:
+        """Send a request that gets no reply."""
+        self._session.send_unanswered(message)
+        self._flush()
+
     def subscribe(self, message: m.Subscribe, subject: Any = None) -> int:
         """Send a SUBSCRIBE and return its id; what is pushed is for `receive`."""
         subscription = self._session.request(message, subject)

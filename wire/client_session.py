@@ -128,6 +128,10 @@ class ClientSession(Session):
         self.requests.open(request_id, subject, is_lasting=isinstance(message, m.Subscribe))
         return request_id
 
+    def send_unanswered(self, message: m.BeginTransaction | m.AddParts) -> None:
+        """Send a request that gets no reply. Raises like `request`."""
+        self.put(encode(message, request_id=self.requests.next_id(), flags=m.RequestFlag.UNANSWERED))
+
     def grant(self, subscription: int, credit_bytes: int) -> None:
         """Let the server push so many bytes more; nothing happens if the subscription has ended."""
         if self.requests.is_open(subscription):

@@ -47,11 +47,13 @@ class Received(NamedTuple):
 
     Attributes:
         held_bytes: of the allowance, for the objects of a request: to be given back when it has been carried out.
+        is_answered: whether a request is to be answered; it is, unless its client asks for no reply.
     """
 
     request_id: int
     message: m.Message
     held_bytes: int = 0
+    is_answered: bool = True
 
 
 class ServerSession(Session):
@@ -120,7 +122,8 @@ class ServerSession(Session):
             self.appends.pong(header.request_id)
         elif isinstance(message, m.Hello):
             negotiate_version(version_min=message.version_min, version_max=message.version_max)
-        return Received(header.request_id, message, held_bytes)
+        # No frame of a client has other flags.
+        return Received(header.request_id, message, held_bytes, not header.flags)
 
     def put_outcomes(self) -> None:
         """Send the outcomes of appends that are known and whose turn it is."""

@@ -1,8 +1,9 @@
 """The beginning of a transaction: what the server must know of it before its events, and is not waited for.
 
-An *announcement* is a request (BEGIN, or parts) that leaves together with the events after it. Until it is answered it
-is sent again on each new connection, before them; the server recognises it. What it refuses, it refuses with all that
-was sent after it, so then nothing of that is stored.
+An *announcement* is a request (BEGIN, or parts) that leaves together with the events after it. The server does not
+answer it: what it stores after it says that it knows it. Until then it is sent again on each new connection, before
+the events; the server recognises it. What it refuses, it refuses with all that was sent after it, so then nothing of
+that is stored, and to ask once more, for an answer, says why.
 
 A transaction may have to begin again: its streams were scaled since the client fetched them, its numbers were void, or
 as many transactions were open as may be. That is another *attempt*, under another number, with the same events.
@@ -12,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from millrace.client.errors import ConnectionLostError, EpochChangedError, TransactionUnknownError
 from millrace.client.transport.channel import Channel
@@ -30,59 +31,43 @@ _ATTEMPTS_COUNT_MAX: Final = 20
 
 @dataclass(slots=True, eq=False)
 class Announcement:
-    """A request that is sent once on each connection until it is answered."""
+    """A request that is sent once on each connection until the server is known to have carried it out.
 
-    request: m.Request[Any]
-    _is_known: bool = False
+    Attributes:
+        is_known: whether the server has carried it out, as far as it has said so: then it is sent no more.
+        was_sent: whether the server may know of it.
+    """
+
+    request: m.BeginTransaction | m.AddParts
+    is_known: bool = False
+    was_sent: bool = False
     _connection: Connection | None = None
-    _answer: "asyncio.Future[Any] | None" = None
 
     def send(self, connection: Connection) -> None:
         """Send it with what follows in this turn of the loop, unless it was sent on this connection or is known."""
         if self._connection is not connection and not self.is_known:
-            self._connection = connection
-            self._answer = connection.send_request(self.request, is_followed=True)
-            self._answer.add_done_callback(_retrieve)
+            connection.send_unanswered(self.request)
+            self._connection, self.was_sent = connection, True
 
     def send_again(self) -> None:
         """Send it once more, also where it was refused."""
-        self._connection = self._answer = None
-
-    def note_known(self) -> None:
-        """Know that the server knows it, though the answer is not there yet."""
-        self._is_known = True
-
-    @classmethod
-    def of_known(cls, request: m.Request[Any]) -> "Announcement":
-        """Return one that the server has answered."""
-        return cls(request, _is_known=True)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the server has said that it knows it: it is sent no more."""
-        answer = self._answer
-        if answer is not None and answer.done() and not answer.cancelled() and answer.exception() is None:
-            self._is_known = True
-        return self._is_known
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether the server may know of it."""
-        return self.is_known or self._answer is not None
+        self._connection = None
 
     async def answered(self, channel: Channel, retry: Retry) -> None:
-        """Wait until the server knows it; it is sent again after a lost connection. Cancelling is safe.
+        """Ask whether the server knows it, and let it; again after a lost connection. Cancelling is safe.
 
         Raises:
             MillraceError: why it was refused, or that no connection could be made.
         """
         while not self.is_known:
             try:
-                self.send(await channel.connection_by(retry))
-                assert self._answer is not None
-                await asyncio.shield(self._answer)
+                connection = await channel.connection_by(retry)
+                self._connection, self.was_sent = connection, True
+                await connection.request(self.request)
             except ConnectionLostError as error:
                 await retry.wait(error)
+            else:
+                self.is_known = True
 
 
 @dataclass(slots=True, eq=False)
@@ -238,10 +223,5 @@ def _attempt(number: int, routes: Mapping[str, Route], *, lease_ms: int) -> Atte
 def begun(number: int, routes: Mapping[str, Route]) -> Attempt:
     """Return the attempt of a transaction that the server knows."""
     attempt = _attempt(number, routes, lease_ms=0)
-    attempt.announcement = Announcement.of_known(attempt.announcement.request)
+    attempt.announcement.is_known = attempt.announcement.was_sent = True
     return attempt
-
-
-def _retrieve(answer: "asyncio.Future[Any]") -> None:
-    if not answer.cancelled():
-        answer.exception()  # what was refused comes out where its events are

@@ -74,8 +74,7 @@ class Part(SegmentWriter):
     def acked(self, block: Block) -> list[Block]:
         """As of any segment; and what has stored something the server knows, whatever becomes of the other answers."""
         if self.attempt is not None and self.announcement is not None:
-            self.attempt.announcement.note_known()
-            self.announcement.note_known()
+            self.attempt.announcement.is_known = self.announcement.is_known = True
         return super().acked(block)
 
     def failed(self, block: Block, error: MillraceError) -> None:

@@ -120,19 +120,26 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- requests ---
 
-    def send_request(self, message: m.Message, *, is_followed: bool = False) -> "asyncio.Future[Any]":
+    def send_request(self, message: m.Message) -> "asyncio.Future[Any]":
         """Send a request now; the future holds its reply. Cancelling the future only forgets the reply.
-
-        Args:
-            is_followed: send it with what follows in this turn of the loop.
 
         Raises:
             InvalidArgumentError: a value in it is none that can be sent; nothing was.
             MillraceError: the connection is not open.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._send(message, FutureReply(future), is_followed=is_followed)
+        self._send(message, FutureReply(future))
         return future
+
+    def send_unanswered(self, message: m.BeginTransaction | m.AddParts) -> None:
+        """Send a request that gets no reply, with what follows in this turn of the loop. Raises like `send_request`."""
+        if self._lost is not None:
+            raise self._lost.with_traceback(None)  # or each raise would add to it
+        try:
+            self._session.send_unanswered(message)
+        except CodecError as error:
+            raise InvalidArgumentError(f"{error.field or error.structure}: {error.reason}") from None
+        self._writer.send_with_next()
 
     async def request(self, message: m.Request[Reply]) -> Reply:
         """Send a request and return its reply. Cancelling forgets the reply."""
@@ -142,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read; see `Read`. Cancelling forgets the reply."""
         return cast("Piece", await self._answer(message, Piece))
 
-    def _send(self, message: m.Message, subject: FutureReply | Subscriber, *, is_followed: bool = False) -> int:
+    def _send(self, message: m.Message, subject: FutureReply | Subscriber) -> int:
         """Send a message whose answer goes to `subject`; return its request id. Raises like `send_request`."""
         if self._lost is not None:
             raise self._lost.with_traceback(None)  # or each raise would add to it
@@ -151,10 +158,7 @@ class Connection(asyncio.BufferedProtocol):
         except CodecError as error:
             # The caller's own mistake, in the client's words.
             raise InvalidArgumentError(f"{error.field or error.structure}: {error.reason}") from None
-        if is_followed:
-            self._writer.send_with_next()
-        else:
-            self._writer.send()
+        self._writer.send()
         return request_id
 
     async def _answer(self, message: m.Message, kind: type) -> object:

@@ -23,7 +23,7 @@ from .decided_replies import DecidedReplies
 from .flow_control import FlowControl, Reason
 from .handlers import BEFORE_APPENDS, Awaiting, Decided, Handlers
 from .options import FrontOptions
-from .outlet import Outlet
+from .outlet import NO_REPLY, Outlet
 from .reader_memory import ReaderMemory
 from .reads import Reads
 from .tasks import ConnectionTasks
@@ -109,9 +109,9 @@ class Dispatcher:
 
     def take(self, received: Received) -> None:
         """Carry out a frame that is neither HELLO nor an append."""
-        request_id, message, held_bytes = received
+        request_id, message, held_bytes, is_answered = received
         if message.type in CARRIED_OUT:
-            self._take_request(request_id, message, held_bytes)
+            self._take_request(request_id if is_answered else NO_REPLY, message, held_bytes)
             return
         match message:
             case m.Read() | m.Subscribe() if not self._container.state.segments.is_resident(message.segment_id):
@@ -189,7 +189,10 @@ class Dispatcher:
             return
         reply = self._handlers.admit(message)
         if isinstance(reply, Decided):
-            self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
+            if request_id != NO_REPLY:
+                self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
+            else:
+                self._outlet.requests.give(held_bytes)
         else:
             carried_out = self._carry_out(message, request_id, reply)
             task = self._tasks.start(carried_out, name=f"request {message.type.name}")
@@ -215,7 +218,8 @@ class Dispatcher:
         try:
             reply = await self._handlers.admitted(message)
             if isinstance(reply, Decided):
-                self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=0)
+                if request_id != NO_REPLY:
+                    self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=0)
                 return
         except Exception as error:  # noqa: BLE001  # as in `_answer`
             self._outlet.send_error(request_id, error)

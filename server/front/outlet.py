@@ -1,6 +1,7 @@
 """What leaves one connection: replies, errors and data, straight into its transport."""
 
 import asyncio
+from typing import Final
 
 from millrace.server.container.state.segment import Segment
 from millrace.server.host.clock import Clock
@@ -12,6 +13,9 @@ from .counters import FrontCounters
 from .reader_memory import Account
 from .replies import error_reply
 from .request_memory import RequestAccount
+
+NO_REPLY: Final = 0
+"""In place of the id of a request that asked for no reply: the ids of clients begin at 1."""
 
 
 class Outlet:
@@ -99,9 +103,10 @@ class Outlet:
         return flags
 
     def send_error(self, request_id: int, error: BaseException) -> None:
-        """Send an ERROR frame."""
+        """Send an ERROR frame, unless the request asked for no reply."""
         self.counters.requests_failed_total += 1
-        self.send(encode(error_reply(error), request_id=request_id))
+        if request_id != NO_REPLY:
+            self.send(encode(error_reply(error), request_id=request_id))
 
 
 def _is_most(piece: memoryview) -> bool:

@@ -31,11 +31,13 @@ class Pipeline:
     Attributes:
         writer: under which it appends.
         ids: reserved and not yet used.
+        wants_replies: to what begins transactions and adds parts from now on.
     """
 
     peer: Peer
     writer: m.WriterOpened
     ids: list[int]
+    wants_replies: bool = True
     _frames: list[bytes] = field(default_factory=list)
     _requests: list[int] = field(default_factory=list)
     _appends: list[int] = field(default_factory=list)
@@ -49,8 +51,11 @@ class Pipeline:
 
     def ask(self, message: m.Message) -> None:
         request_id = self.peer.next_id()
-        self._frames.append(encode(message, request_id=request_id))
-        self._requests.append(request_id)
+        if self.wants_replies or not isinstance(message, m.BeginTransaction | m.AddParts):
+            self._frames.append(encode(message, request_id=request_id))
+            self._requests.append(request_id)
+        else:
+            self._frames.append(encode(message, request_id=request_id, flags=m.RequestFlag.UNANSWERED))
 
     def begin(self, *streams: str | m.RoutedStream, number: int = 0, name: str = "", lease_ms: int = 30_000) -> int:
         """Begin a transaction under a fresh number, if none is given; return it."""

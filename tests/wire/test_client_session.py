@@ -99,6 +99,21 @@ def test_each_answer_comes_with_its_subject() -> None:
     assert it.appends.size_bytes == 0
 
 
+def test_a_request_without_a_reply_waits_for_none() -> None:
+    it = greeted()
+    begin = m.BeginTransaction(number=7, name="", lease_ms=30_000, streams=[])
+    it.send_unanswered(begin)
+    asked = it.request(m.GetSegment(1, ""), "asked")
+
+    assert it.take_outbox(1.0) == [
+        encode(begin, request_id=asked - 1, flags=m.RequestFlag.UNANSWERED),
+        encode(m.GetSegment(1, ""), request_id=asked),
+    ]
+    assert it.requests.count == 1
+    with pytest.raises(ProtocolError, match="answers no request"):
+        arrive(it, encode(m.Done(1), request_id=asked - 1))
+
+
 def test_a_forgotten_request_has_no_subject() -> None:
     it = greeted()
     followed = it.request(m.Subscribe(segment_id=1, offset=7, credit_bytes=9), "followed")

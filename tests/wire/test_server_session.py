@@ -128,6 +128,23 @@ def test_a_ping_is_answered_and_a_pong_mends() -> None:
     assert it.take_outbox(1.0) == [encode(m.Pong(), request_id=9)]
 
 
+@pytest.mark.parametrize("cls", [m.BeginTransaction, m.AddParts])
+def test_a_client_says_which_requests_it_wants_no_reply_to(cls: type[m.Message]) -> None:
+    request: m.Message = (
+        m.BeginTransaction(number=7, name="", lease_ms=30_000, streams=[])
+        if cls is m.BeginTransaction
+        else m.AddParts(number=7, branch=0, parts=[])
+    )
+    it = greeted()
+
+    events = arrive(it, encode(request, request_id=1) + encode(request, request_id=2, flags=m.RequestFlag.UNANSWERED))
+
+    assert [(each.message, each.is_answered) for each in events if isinstance(each, Received)] == [
+        (request, True),
+        (request, False),
+    ]
+
+
 def test_a_large_frame_that_is_no_append_is_refused() -> None:
     frame = encode(m.GetSegment(1, ""), request_id=1)
     large = (2 << 20).to_bytes(4, "little") + frame[4:]

@@ -18,7 +18,7 @@ Who sends a message is its base, and there is no default: `Request`, `Query` (a 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from operator import attrgetter
 from typing import (
     Annotated,
@@ -135,6 +135,12 @@ class FromBoth(Message):
     """Sent by either side."""
 
     __slots__ = ()
+
+
+class RequestFlag(IntEnum):
+    """Bits in the header flags of some requests."""
+
+    UNANSWERED = 1  # no reply, whatever becomes of it: what is sent after it is refused if this is
 
 
 class Record(Message):

@@ -5,7 +5,7 @@ reserves for it. So it can name both before the server has answered.
 """
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from .declaration import (
     I64,
@@ -18,6 +18,7 @@ from .declaration import (
     ProducerId,
     Query,
     Request,
+    RequestFlag,
     StreamName,
     Text,
     TransactionName,
@@ -128,9 +129,10 @@ class BeginTransaction(Request[TransactionReply]):
     What belongs to it may be sent right after it: it is carried out in that order, and refused if this is. Refused
     with TRANSACTION_COMMITTED if one of that name was committed, with EPOCH_CHANGED if a stream is another one than the
     client has routed by, or has another epoch. Sent again, it is the same request. The first one of a run of a producer
-    lets that run take over, whatever the answer.
+    lets that run take over, whatever the answer. It may ask for no answer (`RequestFlag`).
     """
 
+    flags: ClassVar[int] = RequestFlag.UNANSWERED
     number: TransactionNumber  # from a reserved range
     name: TransactionName  # any text; empty: only its number names it
     lease_ms: U32  # it ends by itself when nothing names it for so long
@@ -141,8 +143,12 @@ class BeginTransaction(Request[TransactionReply]):
 
 @message(84, kw_only=True)
 class AddParts(Request[Done]):
-    """Create further parts of a transaction: all of them, or none. `changed` = 0 if it has them already."""
+    """Create further parts of a transaction: all of them, or none. `changed` = 0 if it has them already.
 
+    It may ask for no answer (`RequestFlag`).
+    """
+
+    flags: ClassVar[int] = RequestFlag.UNANSWERED
     number: TransactionNumber
     branch: U64
     parts: List16[NewPart]

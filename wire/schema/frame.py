@@ -7,7 +7,8 @@ a header of 24 bytes and a body whose layout is named by `type`:
     0      4    length        bytes of the whole frame, this field included
     4      4    checksum      CRC-32C of bytes 8 to `length`, started with `length` as its initial value
     8      1    type          number of the message
-    9      1    flags         DATA: bit 0 = at the tail, bit 1 = end of segment; all others are 0 and refused otherwise
+    9      1    flags         DATA: bit 0 = at the tail, bit 1 = end of segment; BEGIN_TRANSACTION, ADD_PARTS: bit 0 =
+                              no reply is wanted; all others are 0 and refused otherwise
     10     2    reserved      0
     12     4    event_count   events in an append; 0 elsewhere
     16     8    request_id    chosen by the client, from 1, strictly increasing; a reply repeats it; 0 is a notice
@@ -36,9 +37,9 @@ The first frame of a client is HELLO, the first of the server its HELLO_REPLY (o
 16 KiB, so that unknown peers get little memory, and so that TLS, whose first bytes would be a longer length, is told
 apart. Appends of one connection to one segment are applied in order. They are answered by APPEND_ACK, cumulative over
 the connection in the order of request ids, or by an ERROR_REPLY each. All other requests get exactly one reply with
-their request id, except SUBSCRIBE, whose request id names a subscription that answers with any number of DATA frames
-until its end of segment, an ERROR_REPLY or UNSUBSCRIBE. CREDIT and UNSUBSCRIBE repeat that id. HELLO, PING and PONG
-need no id of their own.
+their request id, but for those that ask for none, and for SUBSCRIBE, whose request id names a subscription that answers
+with any number of DATA frames until its end of segment, an ERROR_REPLY or UNSUBSCRIBE. CREDIT and UNSUBSCRIBE repeat
+that id. HELLO, PING and PONG need no id of their own.
 
 Types below 128 cross the wire. Types from 128 on are records of decisions: they are written to the log by the
 server, as frames of the same form, and are refused from the network.

@@ -22,11 +22,13 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from millrace.model.checksum import crc32c
 from millrace.model.key_range import KeyRange
 from millrace.server.errors import CheckpointDamagedError
+
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 Row = tuple[Any, ...]
 """The values of a row, without its checksum: int, str and bytes as its table declares them."""
@@ -120,4 +122,4 @@ def range_of_texts(low: str, last: str) -> KeyRange:
 
 def json_text(value: object) -> str:
     """Return a list of lists, numbers and texts, or None, as it is stored in a text column."""
-    return json.dumps(value, separators=(",", ":"))
+    return _ENCODER.encode(value)

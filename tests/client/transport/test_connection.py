@@ -21,6 +21,7 @@ from millrace.client.testing import SETTINGS_SMALL, TestServer
 from millrace.client.transport.connection import Connection, open_connection
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire import messages as m
+from millrace.wire.framing import encode
 
 pytestmark = pytest.mark.asyncio
 
@@ -55,16 +56,18 @@ async def test_what_is_followed_leaves_with_what_follows_it(client: Client) -> N
         return connection.statistics().sent_bytes
 
     start = sent_bytes()
-    replies = [connection.send_request(m.GetTails([]), is_followed=True)]
-    replies.append(connection.send_request(m.GetTails([])))
+    announced = m.AddParts(number=7, branch=0, parts=[])
+    followed_size = len(encode(announced))
+    connection.send_unanswered(announced)
+    reply = connection.send_request(m.GetTails([]))
     assert sent_bytes() == start
     await asyncio.sleep(0)
-    size = sent_bytes() - start
-    assert size
-    await asyncio.gather(*replies)
-    replies.append(connection.send_request(m.GetTails([])))
-    assert sent_bytes() == start + size * 3 // 2
-    await replies[-1]
+    size = sent_bytes() - start - followed_size
+    assert size > 0
+    await reply
+    reply = connection.send_request(m.GetTails([]))
+    assert sent_bytes() == start + followed_size + size * 2
+    await reply
     await connection.close()
 
 

@@ -11,6 +11,7 @@ import pytest_asyncio
 from millrace.server.app import Server
 from millrace.server.front.options import FrontOptions
 from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.files import MemoryFileSystem
 from tests.support.pipelines import Pipeline
@@ -22,6 +23,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.asyncio, pytest.mark.both_loops]
 
 REPLIES_MAX = 4
+NO_SUCH_ID = 1 << 40
 
 
 @dataclass
@@ -125,3 +127,56 @@ async def test_who_does_not_wait_for_replies_is_read_up_to_a_number_of_them(scen
     assert container.in_flight.replies_count == REPLIES_MAX
     scene.files.resume()
     assert (await pipeline.told()).names() == ["TransactionReply"] * (REPLIES_MAX + 3)
+
+
+async def test_who_wants_no_reply_is_told_of_the_commit_alone(scene: Scene) -> None:
+    pipeline = await Pipeline.open(scene.peer)
+    pipeline.wants_replies = False
+    pipeline.whole("a/b", scene.segments, b"one", b"two")
+
+    told = await pipeline.told()
+    await scene.peer.ask(m.Ping(), m.Pong)
+
+    assert told.names() == ["TransactionReply"]
+    assert told.outcomes == [Stored(0, False), Stored(3, False)] * 2
+    assert scene.peer.replies == {}, "nothing else came"
+
+
+async def test_what_is_refused_without_a_reply_refuses_what_follows(scene: Scene) -> None:
+    pipeline = await Pipeline.open(scene.peer)
+    pipeline.wants_replies = False
+    pipeline.whole("no/stream", scene.segments, b"lost")
+    number, failed = pipeline.begin("a/b"), scene.server._counters.requests_failed_total
+    (part,) = pipeline.parts(number, [NO_SUCH_ID])
+    pipeline.append(part, b"lost")
+    pipeline.commit(number, (0, 1))
+
+    told = await pipeline.told()
+    await scene.peer.ask(m.Ping(), m.Pong)
+
+    assert told.names() == ["TRANSACTION_UNKNOWN", "BRANCHES_DIFFER"]
+    assert told.outcomes == [ErrorCode.SEGMENT_NOT_FOUND] * 3
+    assert scene.peer.replies == {}
+    assert scene.server._counters.requests_failed_total - failed == 8, "what is not told is counted, too"
+
+
+async def test_what_waits_to_be_decided_tells_nobody_who_wants_no_reply(scene: Scene) -> None:
+    """A stream that is about to be there: the beginning waits until it is, and what follows waits for that."""
+    pipeline = await Pipeline.open(scene.peer)
+    pipeline.wants_replies = False
+    scene.files.stall(folder="wal")
+    pipeline.ask(m.CreateStream("a/c", 1, ""))
+    pipeline.begin("a/c")
+    number = pipeline.begin("a/b")
+    pipeline.commit(number)
+    await pipeline.send()
+    await asyncio.to_thread(scene.files.stalled.wait)
+    scene.files.resume()
+
+    told = await pipeline.told()
+    await scene.peer.ask(m.Ping(), m.Pong)
+
+    assert told.names() == ["StreamInfo", "TransactionReply"]
+    assert scene.peer.replies == {}
+    assert scene.server._open is not None
+    assert len(scene.server._open.container.state.open_transactions) == 1
