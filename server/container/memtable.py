@@ -217,6 +217,17 @@ class Memtable:
             place += 1
         return pieces
 
+    def exactly(self, start: int, end: int) -> list[Extent] | None:
+        """Return all extents if they are just the bytes [start, end), each of them in memory; else None."""
+        extents: list[Extent] = []
+        place = start
+        for extent in self._extents:
+            if extent.offset != place or not isinstance(extent, Extent):
+                return None
+            extents.append(extent)
+            place = extent.end
+        return extents if place == end else None
+
     def head(
         self, size_max: int, *, joins: Callable[[LinkedExtent], bool], links_count_max: int
     ) -> list[Extent | LinkedExtent]:

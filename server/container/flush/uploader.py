@@ -130,7 +130,7 @@ class Uploader:
         for extent in extents:
             if isinstance(extent, Extent):
                 payload.append(extent)
-                borders.append((IndexEntry(extent.offset, extent.start_events, extent.wall_time_us), extent))
+                borders.append(_start_of(extent))
             else:
                 try:
                     pieces, found = await self._content_of_link(extent)
@@ -161,12 +161,16 @@ class Uploader:
         replaced = [chunk for chunk in small if segment.chunk_from(chunk.start_offset) == chunk]
         self._take_over(segment, [record], replaced=replaced)
 
-    async def _content_of_link(self, link: LinkedExtent) -> tuple[list[memoryview], list[Border]]:
+    async def _content_of_link(self, link: LinkedExtent) -> tuple[Sequence[Extent | memoryview], list[Border]]:
         """Return the bytes of a segment that was merged, and the borders in them as those of its target."""
         source = self._state.merged.get(link.source_id)
         if source is None:
             raise SegmentNotFoundError("what was merged is not needed any more")
         start, end = link.source_offset, link.source_offset + link.size
+        # As a rule it is small, and all of it is in memory.
+        extents = source.tail.exactly(start, end)
+        if extents is not None and not source.damages:
+            return extents, moved([_start_of(extent) for extent in extents], link, source)
         # First, since reading the bytes fails if the segment is deleted meanwhile.
         borders = await borders_between(self._container.reader, self._state.merged, source, start, end)
         return await self._payload_between(source, start, end), moved(borders, link, source)
@@ -337,6 +341,11 @@ class Uploader:
             timestamp_us_min=times.min_us,
             timestamp_us_max=times.max_us,
         )
+
+
+def _start_of(extent: Extent) -> Border:
+    """Return the border where an extent begins."""
+    return IndexEntry(extent.offset, extent.start_events, extent.wall_time_us), extent
 
 
 def _border(segment: Segment, offset: int, *, events: int, wall_time_us: int) -> IndexEntry:

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.memtable import Extent, Memtable
+from millrace.server.container.memtable import Extent, LinkedExtent, Memtable
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode_append_header
 from tests.server.container.extents import extent
@@ -113,3 +113,35 @@ def test_the_head_is_contiguous_and_about_as_long_as_asked(runs: list[tuple[byte
 
 def test_an_empty_tail_has_no_head() -> None:
     assert Memtable().head(100, joins=lambda _: False, links_count_max=1) == []
+
+
+@given(RUNS, st.data())
+def test_exactly_what_is_asked_for_is_in_memory_or_nothing(runs: list[tuple[bytes, int]], data: st.DataObject) -> None:
+    model = Model(runs)
+    start, end = data.draw(st.sampled_from([50, *model.ends])), data.draw(st.sampled_from(model.ends))
+
+    found = model.tail.exactly(start, end)
+
+    is_all = sorted(model.bytes) == list(range(start, end))
+    assert (found is not None) == is_all
+    if found is not None:
+        assert b"".join(each.payload() for each in found) == bytes(model.bytes[place] for place in range(start, end))
+
+
+def test_what_was_merged_is_not_in_memory_itself() -> None:
+    link = LinkedExtent(
+        target_id=1,
+        offset=0,
+        size=3,
+        source_id=2,
+        source_offset=0,
+        event_count=1,
+        sequence=1,
+        end_events=1,
+        wall_time_us=0,
+    )
+    tail = Memtable()
+    tail.add(link)
+
+    assert tail.exactly(0, 3) is None
+    assert Memtable().exactly(0, 0) == []
