@@ -162,6 +162,8 @@ def _delete_parts(state: ContainerState, segment_ids: Iterable[int]) -> None:
 def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionState, *, decided_us: int) -> None:
     """Keep nothing of a transaction but its outcome."""
     state = batch.state
+    # Before its pins end: with the last one, what differs from the checkpoint in nothing may be evicted at once.
+    state.transactions.changed(transaction)
     state.open_transactions.end(transaction)
     for segment_id in transaction.parts:
         state.touch("parts", transaction.number, segment_id)
@@ -174,7 +176,6 @@ def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionStat
     transaction.branches = transaction.admitted_branches = []
     transaction.decided_us = decided_us
     transaction.decided_uptime_us = state.uptime_us
-    state.transactions.changed(transaction)
 
 
 def _outcomes_forgotten(batch: CurrentBatch, record: m.OutcomesForgotten) -> None:

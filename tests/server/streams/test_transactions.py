@@ -1,5 +1,6 @@
 """Transactions, over a raw connection to a real server."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -459,3 +460,27 @@ async def test_those_that_are_not_over_are_listed_in_pages(peer: Peer) -> None:
     for each in listed:
         assert each.begun_us == (await outcome_of(peer, number=each.number)).begun_us
     assert (await peer.ask(m.ListTransactions(0, 0), m.TransactionList)).transactions == listed
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort", "prepare and commit"])
+async def test_one_that_a_checkpoint_has_stored_ends_where_nothing_idle_is_held(tmp_path: Path, ends: str) -> None:
+    """Behaviour 28: it is in memory until its outcome is, whatever else would be evicted first."""
+    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        (segment_id,) = await create_stream(peer, "a/b", 1)
+        transaction = await PeerTransaction.begin(peer, "a/b", name="one")
+        await transaction.write(b"event")
+        assert server._open is not None
+        await server._open.flusher.checkpoint()
+        if ends == "prepare and commit":
+            await transaction.prepare()
+            await server._open.flusher.checkpoint()
+        # So its stream, and what it is merged into, are in memory: nothing has to be loaded, and pinned for that.
+        await peer.store(segment_id, b"before ")
+        saved = m.NamedCut(m.CutKind.BOOKMARK, "here", [m.SavedPosition(segment_id, 0, 0)])
+        await peer.ask(m.SaveCuts("a/b", [saved]), m.Done)
+
+        found = await (transaction.abort() if ends == "abort" else transaction.commit())
+
+        assert (await outcome_of(peer, number=transaction.number)).state == found.state
+        assert await content_of(peer, "a/b") == {segment_id: b"before " if ends == "abort" else b"before event"}
