@@ -261,7 +261,9 @@ class Subscription(WaitingReader):
         if self._continuing is not None:
             self._continuing.cancel()
         if self._fetching is not None:
+            # Not kept: a task that was cancelled has a traceback with this, a cycle that holds what was fetched.
             self._fetching.cancel()
+            self._fetching = None
 
     def pump(self) -> None:
         """Push from memory as long as there are bytes, credit and room; fetch what is not in memory.

@@ -1,19 +1,24 @@
 """Reads that wait at the tail, and subscriptions."""
 
 import asyncio
+import gc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from millrace.server.app import Server
+from millrace.server.cache import CacheOptions
+from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
+from millrace.server.front.reads import Subscription
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from millrace.wire.limits import KIB, MIB
 from tests.support.protocol import Peer, RefusedError, code_of, read_request
-from tests.support.servers import BUSY, server_options
-from tests.support.waiting import PATIENCE_S, settled
+from tests.support.servers import BUSY, SMALL_WAL, server_options
+from tests.support.waiting import PATIENCE_S, settled, until
 
 
 async def parked(peer: Peer, segment_id: int, offset: int, *, wait_ms: int = 60_000) -> int:
@@ -258,3 +263,32 @@ async def test_a_connection_that_is_lost_leaves_no_reader(server: Server, peer: 
         while watchers:
             await peer.info(segment_id)
     await peer.store(segment_id, b"x")
+
+
+@pytest.mark.asyncio
+async def test_what_was_fetched_for_a_peer_that_left_does_not_stay(tmp_path: Path) -> None:
+    """Behaviour 86: nor until garbage is collected, which may be never; it ended while the disk was read for it."""
+    caching = CacheOptions(budget_bytes=4 * MIB)
+    async with Server(
+        server_options(
+            tmp_path,
+            cache=caching,
+            container=ContainerOptions(flush_age_s=0.01),
+            wal=replace(SMALL_WAL, file_size_bytes=4 * MIB),
+        )
+    ) as server:
+        async with await Peer.connect(server.address) as writer:
+            segment_id = await writer.create_segment("raw/a")
+            for _ in range(256):
+                await writer.store(segment_id, bytes(32 * KIB))
+            await settled(server)
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(20):
+                async with await Peer.connect(server.address) as gone:
+                    gone.push(encode(m.Subscribe(segment_id, number % 8 * MIB, 8 * MIB), request_id=gone.next_id()))
+                await until(lambda: server.statistics()["server"].connections == 0)
+            await until(lambda: not any(isinstance(found, Subscription) for found in gc.get_objects()))
+        finally:
+            gc.enable()
