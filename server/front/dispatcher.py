@@ -159,9 +159,13 @@ class Dispatcher:
         session.appends.add(taken)
         if session.appends.count >= APPENDS_IN_FLIGHT_MAX:
             self._flow.set(Reason.APPENDS_IN_FLIGHT, True)
+        self._throttle()
+
+    def _throttle(self) -> None:
+        """Read nothing more while the container is full, and tell the peer so."""
         reason = self._container.throttle_reason
         if reason:
-            counters.throttled_total += 1
+            self._outlet.counters.throttled_total += 1
             self._container.wait_for_room(self._room_found)
             self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, reason)))
             self._flow.set(Reason.CONTAINER_FULL, True)
@@ -189,14 +193,19 @@ class Dispatcher:
             return
         reply = self._handlers.admit(message)
         if isinstance(reply, Decided):
-            if request_id != NO_REPLY:
-                self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
-            else:
-                self._outlet.requests.give(held_bytes)
+            self._follow(reply, request_id, held_bytes=held_bytes)
         else:
             carried_out = self._carry_out(message, request_id, reply)
             task = self._tasks.start(carried_out, name=f"request {message.type.name}")
             task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
+
+    def _follow(self, reply: Decided, request_id: int, *, held_bytes: int) -> None:
+        """Tell the reply when it is durable; where none is wanted, the log alone bounds how much waits for it."""
+        if request_id != NO_REPLY:
+            self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
+        else:
+            self._outlet.requests.give(held_bytes)
+            self._throttle()
 
     def _take_read(self, message: m.Read | m.Subscribe, request_id: int) -> None:
         if isinstance(message, m.Read):
@@ -218,8 +227,7 @@ class Dispatcher:
         try:
             reply = await self._handlers.admitted(message)
             if isinstance(reply, Decided):
-                if request_id != NO_REPLY:
-                    self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=0)
+                self._follow(reply, request_id, held_bytes=0)
                 return
         except Exception as error:  # noqa: BLE001  # as in `_answer`
             self._outlet.send_error(request_id, error)

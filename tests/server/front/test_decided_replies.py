@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,11 @@ from millrace.server.front.options import FrontOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
+from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
 from tests.support.pipelines import Pipeline
 from tests.support.protocol import Peer, Stored, read_request
-from tests.support.servers import server_options
+from tests.support.servers import QUIET, server_options
 from tests.support.transactions import create_stream
 from tests.support.waiting import until
 
@@ -180,3 +181,37 @@ async def test_what_waits_to_be_decided_tells_nobody_who_wants_no_reply(scene: S
     assert scene.peer.replies == {}
     assert scene.server._open is not None
     assert len(scene.server._open.container.state.open_transactions) == 1
+
+
+async def test_who_wants_no_reply_is_read_until_too_much_waits_for_the_log(tmp_path: Path) -> None:
+    """Behaviour 51: as of appends, since no number of replies bounds it."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files, count = MemoryFileSystem(), 200
+    container = replace(QUIET, queue_size_bytes_high=64 * KIB, queue_size_bytes_low=32 * KIB)
+    server = Server(server_options(tmp_path, container=container), files=files)
+    await server.start()
+    try:
+        async with await Peer.connect(server.address) as peer:
+            await create_stream(peer, "a/b", 1)
+            pipeline = await Pipeline.open(peer)
+            pipeline.wants_replies = False
+            files.stall(folder="wal")
+            for _ in range(count):
+                number = pipeline.begin("a/b")
+            pipeline.commit(number)
+            await pipeline.send()
+            assert server._open is not None
+            waiting = server._open.container.in_flight
+            await until(lambda: server._counters.throttled_total)
+
+            with pytest.raises(TimeoutError):
+                await peer.receive(timeout_s=0.1)
+
+            assert [each.reason.endswith("wait for the log") for each in peer.throttles] == [True]
+            assert 50 < len(waiting) < 70
+            files.resume()
+            assert (await pipeline.told()).names() == ["TransactionReply"]
+            assert len(server._open.container.state.open_transactions) == count - 1
+    finally:
+        files.resume()
+        await server.stop()
