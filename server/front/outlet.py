@@ -105,8 +105,9 @@ class Outlet:
     def send_error(self, request_id: int, error: BaseException) -> None:
         """Send an ERROR frame, unless the request asked for no reply."""
         self.counters.requests_failed_total += 1
+        reply = error_reply(error)  # logs what is unexpected
         if request_id != NO_REPLY:
-            self.send(encode(error_reply(error), request_id=request_id))
+            self.send(encode(reply, request_id=request_id))
 
 
 def _is_most(piece: memoryview) -> bool:
