@@ -49,10 +49,6 @@ class Announcement:
             connection.send_unanswered(self.request)
             self._connection, self.was_sent = connection, True
 
-    def send_again(self) -> None:
-        """Send it once more, also where it was refused."""
-        self._connection = None
-
     async def answered(self, channel: Channel, retry: Retry) -> None:
         """Ask whether the server knows it, and let it; again after a lost connection. Cancelling is safe.
 

@@ -217,27 +217,31 @@ class PartsWriter(Writer):
 
     async def _announce_again(self, part: Part, retry: Retry) -> None:
         """Announce a part again that refused what was sent to it; raise if that is no use."""
-        assert part.announcement is not None
         announcement = part.announcement
-        try:
-            await announcement.answered(self._channel, retry)
-        except InvalidArgumentError:
-            if part.had_void_number:
-                raise
-            self._beginning.identities.forget()
-            part.had_void_number = True
-            part.announcement = None
-        except MillraceError as error:
-            await retry.wait(error)
-            announcement.send_again()
-        else:
-            if part.is_early:  # refused with the announcement, which was sent again for another part meanwhile
-                part.is_early = False
-                part.resume()
-                return
-            refused = SegmentNotFoundError(f"{self.stream}: the transaction has lost what it wrote")
-            raise await explained(self._channel, self._attempt.number, refused)
+        assert announcement is not None
+        if await self._is_announced(announcement, part, retry):
+            if not part.is_early:
+                refused = SegmentNotFoundError(f"{self.stream}: the transaction has lost what it wrote")
+                raise await explained(self._channel, self._attempt.number, refused)
+            part.is_early = False  # refused with the announcement, which was sent again
         part.resume()
+
+    async def _is_announced(self, announcement: Announcement, part: Part, retry: Retry) -> bool:
+        """Ask for a part until it is there; return False if its number was void: it gets another one."""
+        while True:
+            try:
+                await announcement.answered(self._channel, retry)
+            except InvalidArgumentError:
+                if part.had_void_number:
+                    raise
+                self._beginning.identities.forget()
+                part.had_void_number = True
+                part.announcement = None
+                return False
+            except MillraceError as error:
+                await retry.wait(error)
+            else:
+                return True
 
     def _is_ready(self, part: Part) -> bool:
         """Return whether a block of a part may be sent now; send or prepare what has to be sent before it."""

@@ -333,6 +333,29 @@ async def test_parts_that_found_no_room_are_added_later(tmp_path: Path) -> None:
         assert sorted(await values_of(client, STREAM)) == [b"1"] + [b"2"] * len(KEYS)
 
 
+async def test_events_are_not_sent_in_vain_while_there_is_no_room_for_their_parts(tmp_path: Path) -> None:
+    """The parts alone are asked for again and again, and the events are sent once these are there."""
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=2))
+    async with (
+        Server(options) as server,
+        relay_to(server.address) as relay,
+        millrace.connect(relay.address, options=ClientOptions(backoff=Backoff(first_s=0.01, limit_s=0.02))) as client,
+    ):
+        await client.create_stream(STREAM)
+        first, second = [await client.begin_transaction(STREAM) for _ in range(2)]
+        for transaction in (first, second):
+            await transaction.write(b"x", key="k")
+        branch, before, failed = second.branch(), relay.passed[True], server._counters.requests_failed_total
+        future = branch.write(bytes(10_000), key="k")
+        await until(lambda: server._counters.requests_failed_total >= failed + 6)
+        await first.commit()
+        await future
+        await branch.finish()
+        await second.commit()
+        assert relay.passed[True] - before < 25_000
+        assert await values_of(client, STREAM) == [b"x", b"x", bytes(10_000)]
+
+
 async def test_a_stream_is_given_once(client: Client) -> None:
     for arguments in ({}, {"name": "twice"}):
         with pytest.raises(millrace.InvalidArgumentError, match="each given once"):
