@@ -22,7 +22,7 @@ from millrace.client.transport.retry import Retry, may_resend
 from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.wire import messages as m
 
-from .identities import Identities
+from .identities import NEVER, Identities
 from .known_streams import KnownStreams, Route
 
 _ATTEMPTS_COUNT_MAX: Final = 20
@@ -138,7 +138,7 @@ class Beginning:
             MillraceError: why it cannot begin.
         """
         async with self._turn:
-            scaled_count, was_void = 0, False
+            scaled_count, void_since = 0, NEVER
             with self.channel.retry(is_transient=may_resend) as retry:
                 while True:
                     attempt = self.current
@@ -151,16 +151,10 @@ class Beginning:
                         scaled_count += 1
                         if scaled_count == _ATTEMPTS_COUNT_MAX:
                             raise
-                        was_void = False
                         await self._fetch_all()
-                    except InvalidArgumentError:
-                        if was_void:
-                            raise
-                        # As a rule the server was started again since the numbers were reserved.
-                        was_void = True
-                        self.identities.forget()
+                    except InvalidArgumentError as refusal:
+                        void_since = self.identities.forget_void(refusal, since=void_since)
                     except MillraceError as error:
-                        was_void = False
                         await retry.wait(error)
                         await self._give_up(attempt, retry)
                     await self._begin_again()

@@ -1,8 +1,8 @@
 """What all transactions of a client share: numbers that the server has reserved for it, and a writer.
 
 A number names a transaction or a part of one, and is used once. Those that were reserved are void when the server ends:
-what is refused for that is asked again with fresh ones, once. A request that the server has carried out it recognises,
-whatever became of the other numbers, so nothing is done twice.
+what is refused for that is asked again with fresh ones, unless no connection was made since these were taken. A request
+that the server has carried out it recognises, whatever became of the other numbers, so nothing is done twice.
 
 Numbers are reserved, and the writer is opened, before they are needed: only the first transaction waits for that.
 """
@@ -21,6 +21,8 @@ _IDS_COUNT: Final = 1000
 """Reserved at once: a record of the server for each time."""
 _IDS_COUNT_LOW: Final = _IDS_COUNT // 2
 """Others are reserved when fewer are left."""
+NEVER: Final = -1
+"""No number was refused yet; see `Identities.forget_void`."""
 _WRITER_AGE_S_MAX: Final = 3600.0
 """A writer is replaced long before the server may forget it: after a day without a connection, as a rule."""
 _WRITER_AGE_S_HIGH: Final = _WRITER_AGE_S_MAX / 2
@@ -51,13 +53,14 @@ class Identities:
         """Return what a request answers that uses so many fresh numbers. Cancelling loses numbers, nothing else.
 
         Raises:
-            InvalidArgumentError: refused also with numbers that were just reserved; or another answer of the server.
+            InvalidArgumentError: refused also with numbers of the same connection; or another answer of the server.
         """
-        try:
-            return await request(await self.take(count))
-        except InvalidArgumentError:
-            self._ids.clear()
-        return await request(await self.take(count))
+        since = NEVER
+        while True:
+            try:
+                return await request(await self.take(count))
+            except InvalidArgumentError as refusal:
+                since = self.forget_void(refusal, since=since)
 
     def take_now(self, count: int) -> list[int] | None:
         """Return fresh numbers; None if there are not so many."""
@@ -101,6 +104,21 @@ class Identities:
         """Use nothing any more that was reserved or opened so far."""
         self._ids.clear()
         self._writer = None
+
+    def forget_void(self, refusal: InvalidArgumentError, *, since: int) -> int:
+        """Forget all, for a number was refused: as a rule the server was started again since it was reserved.
+
+        Args:
+            since: what this returned when it was called last for the same thing; `NEVER` the first time.
+
+        Raises:
+            InvalidArgumentError: the refusal. No connection was made since, so it is for something else.
+        """
+        connects_count = self._channel.connects_count
+        if connects_count == since:
+            raise refusal
+        self.forget()
+        return connects_count
 
     def close(self) -> None:
         """Reserve and open nothing any more."""

@@ -28,7 +28,7 @@ from millrace.model.transaction import IMPLICIT_BRANCH
 from millrace.wire import messages as m
 
 from .beginning import Announcement, Attempt, Beginning
-from .identities import WriterIdentity
+from .identities import NEVER, WriterIdentity
 from .outcome import explained
 
 
@@ -42,11 +42,11 @@ class Part(SegmentWriter):
         routed_id: the segment that had these keys when the transaction began.
         attempt: to which it was announced; None before that.
         announcement: what tells the server of it.
-        had_void_number: it was announced under a number that was void.
+        void_since: see `Identities.forget_void`, of its number.
         is_early: something was sent to it before it was known that the server has it.
     """
 
-    __slots__ = ("_is_ready", "announcement", "attempt", "had_void_number", "is_early", "routed_id")
+    __slots__ = ("_is_ready", "announcement", "attempt", "is_early", "routed_id", "void_since")
 
     def __init__(self, routed_id: int, accumulator: Accumulator, *, is_ready: "Callable[[Part], bool]") -> None:
         super().__init__(routed_id, accumulator)
@@ -54,7 +54,7 @@ class Part(SegmentWriter):
         self._is_ready = is_ready
         self.attempt: Attempt | None = None
         self.announcement: Announcement | None = None
-        self.had_void_number = False
+        self.void_since = NEVER
         self.is_early = False
 
     def next_block(self) -> Block | None:
@@ -231,11 +231,8 @@ class PartsWriter(Writer):
         while True:
             try:
                 await announcement.answered(self._channel, retry)
-            except InvalidArgumentError:
-                if part.had_void_number:
-                    raise
-                self._beginning.identities.forget()
-                part.had_void_number = True
+            except InvalidArgumentError as refusal:
+                part.void_since = self._beginning.identities.forget_void(refusal, since=part.void_since)
                 part.announcement = None
                 return False
             except MillraceError as error:

@@ -141,6 +141,11 @@ class Channel:
         """The largest payload of one append, as the server said last; as the protocol says before the first time."""
         return APPEND_SIZE_BYTES_MAX if self._connection is None else self._connection.append_size_max
 
+    @property
+    def connects_count(self) -> int:
+        """How many connections were made so far."""
+        return self._connects
+
     def check(self) -> None:
         """Raise if the channel cannot be used: closed, or in a forked child."""
         self.guard.check()

@@ -573,6 +573,48 @@ async def test_numbers_that_became_void_are_taken_anew(tmp_path: Path, files: Me
     await server.stop()
 
 
+@pytest.mark.slow
+async def test_the_server_is_started_again_while_numbers_are_taken_anew(
+    tmp_path: Path, files: MemoryFileSystem
+) -> None:
+    """Behaviours 31, 89: those that were reserved after the first start are void after the second one."""
+    options = server_options(tmp_path)
+    server = Server(options, files=files)
+    await server.start()
+    patient = ClientOptions(backoff=Backoff(first_s=0.01, limit_s=0.05))
+
+    async def start_again() -> None:
+        nonlocal server
+        relay.cut()
+        await server.stop()
+        server = Server(options, files=files)
+        await server.start()
+        relay.lead_to(server.address)
+
+    async with relay_to(server.address) as relay, millrace.connect(relay.address, options=patient) as client:
+        await client.create_stream(STREAM)
+        expected: list[bytes] = []
+        size = None
+        for turn in range(30):
+            begun = await client.begin_transaction(STREAM)
+            await start_again()
+            start = relay.passed[True]
+            if turn:
+                assert size is not None
+                relay.cut_after(turn * size // 30, to_server=True)
+            cuts_count = relay.cuts_count
+            begun.write(b"%d" % turn, key="k")
+            commit = asyncio.create_task(begun.commit())
+            await until(lambda: relay.cuts_count > cuts_count or commit.done())  # noqa: B023  # awaited in this turn
+            if turn:
+                await start_again()
+            await commit
+            size = size or relay.passed[True] - start
+            expected.append(b"%d" % turn)
+        assert await values_of(client, STREAM) == expected
+    await server.stop()
+
+
 async def test_the_log_fails_under_it(tmp_path: Path, files: MemoryFileSystem) -> None:
     """Behaviour 43: the outcome is asked for; it is committed once."""
     async with Server(server_options(tmp_path), files=files) as server, millrace.connect(server.address) as client:
