@@ -179,6 +179,23 @@ async def test_a_connection_is_lost_between_the_writes(server: Server) -> None:
         assert sorted(await values_of(client, STREAM)) == sorted(b"%d" % turn for turn in range(6) for _ in range(4))
 
 
+@pytest.mark.parametrize("to_server", [True, False])
+async def test_what_begins_it_is_sent_before_the_events_on_each_connection(server: Server, *, to_server: bool) -> None:
+    """Whether the server knows it or not: it refuses nothing then."""
+    async with relay_to(server.address) as relay, millrace.connect(relay.address) as client:
+        await client.create_stream(STREAM, FOUR)
+        async with client.transaction(STREAM):
+            pass
+        async with client.transaction(STREAM) as transaction:
+            failed = server._counters.requests_failed_total
+            for keys in (KEYS[:1], KEYS):  # with parts of the beginning, and with parts that are added
+                relay.cut_after(0, to_server=to_server)
+                transaction.write_many([b"x"] * len(keys), keys=keys)
+                await transaction.flush()
+            assert (relay.cuts_count, server._counters.requests_failed_total) == (2, failed)
+        assert len(await values_of(client, STREAM)) == 1 + len(KEYS)
+
+
 async def test_all_of_it_arrives_late_after_it_was_begun_again(tmp_path: Path) -> None:
     """The server was full when it was asked on a new connection; what is still on the old one is not a second time."""
     options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2))
