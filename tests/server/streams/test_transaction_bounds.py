@@ -13,7 +13,7 @@ from millrace.server.container.state.transaction import (
     TRANSACTION_SIZE_BYTES,
     OpenTransactions,
 )
-from millrace.server.streams import TransactionsOptions
+from millrace.server.streams import TransactionsOptions, transactions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
@@ -147,6 +147,21 @@ async def begun_together(peer: Peer, numbers: list[int], *streams: str) -> list[
     return outcomes
 
 
+async def test_the_streams_of_one_have_so_many_open_segments_at_most(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what tells its routes fits a frame."""
+    monkeypatch.setattr(transactions, "RANGES_COUNT_MAX", 3)
+    for name, count in (("a/b", 2), ("a/c", 2), ("a/d", 1)):
+        await create_stream(peer, name, count)
+    number, other = await reserve(peer, 2)
+
+    with pytest.raises(RefusedError, match=r"INVALID_ARGUMENT: .* at most 3 open segments"):
+        await peer.ask(begin_request(number, "a/b", "a/c"), m.TransactionReply)
+    assert (await peer.ask(begin_request(number, "a/b", "a/d"), m.TransactionReply)).changed == 1
+    assert (await peer.ask(begin_request(other, "a/c"), m.TransactionReply)).changed == 1
+
+
 async def test_a_transaction_has_so_many_bytes_at_most(tmp_path: Path) -> None:
     """What was refused does not count, nor what is sent again; it can be committed, also after a restart."""
     options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=10))
@@ -194,6 +209,7 @@ async def test_there_are_bounds(tmp_path: Path) -> None:
             begin_request(second.ids[-1], "a/b", lease_ms=25 * 3600 * 1000),
             begin_request(second.ids[-1]),
             begin_request(second.ids[-1], "a/b", "a/b"),
+            begin_request(second.ids[-1], *(f"a/{number}" for number in range(101))),
         ):
             assert await code_of(peer.ask(request, m.TransactionReply)) is ErrorCode.INVALID_ARGUMENT
         unprintable = peer.ask(begin_request(second.ids[-1], "a/b", name="a\nb"), m.TransactionReply)
