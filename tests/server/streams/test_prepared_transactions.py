@@ -18,6 +18,7 @@ from tests.support.transactions import (
     create_stream,
     outcome_of,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -55,6 +56,35 @@ async def test_a_prepared_transaction_waits_for_its_commit(tmp_path: Path) -> No
         assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
         assert (await peer.ask(by_name, m.TransactionReply)).changed == 0
         assert await content_of(peer, "a/b") == {segment_id: b"kept"}
+
+
+async def test_those_that_wait_are_counted_and_the_age_of_the_oldest(tmp_path: Path) -> None:
+    """Behaviour 30: also over a restart; how many ended in each way is counted since the start."""
+    clock = ManualClock()
+
+    def counted(server: Server) -> tuple[int, ...]:
+        found = server.statistics()["transactions"]
+        return found.open, found.prepared, found.committed_total, found.aborted_total, found.expired_total
+
+    async with Server(server_options(tmp_path), clock=clock) as server, await Peer.connect(server.address) as peer:
+        await create_stream(peer, "a/b", 1)
+        prepared = await PeerTransaction.begin(peer, "a/b", name="order-7", lease_ms=1000)
+        await prepared.write(b"event")
+        await prepared.prepare()
+        assert (counted(server), server.statistics()["transactions"].oldest_age_s) == ((1, 1, 0, 0, 0), 0.0)
+        await PeerTransaction.begin(peer, "a/b", lease_ms=1000)
+        for _ in range(5):
+            await clock.advance(1.0)
+        await until(lambda: counted(server) == (1, 1, 0, 0, 1))
+        committed, aborted, _ = [await PeerTransaction.begin(peer, "a/b", lease_ms=3_600_000) for _ in range(3)]
+        await committed.commit()
+        await aborted.abort()
+        assert counted(server) == (2, 1, 1, 1, 1)
+        assert server.statistics()["transactions"].oldest_age_s == 5.0
+        assert server.statistics()["transactions"].open_parts == 1
+    clock.move(60.0)
+    async with Server(server_options(tmp_path), clock=clock) as server:
+        assert (counted(server), server.statistics()["transactions"].oldest_age_s) == ((2, 1, 0, 0, 0), 65.0)
 
 
 async def test_a_stream_is_not_sealed_while_a_transaction_is_prepared(peer: Peer) -> None:
