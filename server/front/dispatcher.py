@@ -90,7 +90,7 @@ class Dispatcher:
             return
         writers = [run.writer_number] if run.writer_number else []
         self._take_when_loaded(
-            self._container.loader.pin(segments=[run.segment_id], writers=writers),
+            partial(self._container.loader.pin, segments=[run.segment_id], writers=writers),
             lambda: self._admit_loaded(run),
             failed=lambda error: self._refuse_unloaded(run, error),
             size=len(run.frames),
@@ -116,7 +116,7 @@ class Dispatcher:
         match message:
             case m.Read() | m.Subscribe() if not self._container.state.segments.is_resident(message.segment_id):
                 self._take_when_loaded(
-                    self._handlers.pin(message),
+                    partial(self._handlers.pin, message),
                     lambda: self._take_read(message, request_id),
                     failed=lambda error: self._outlet.send_error(request_id, error),
                 )
@@ -248,7 +248,7 @@ class Dispatcher:
 
     def _take_when_loaded(
         self,
-        loading: Awaitable[Pins],
+        load: Callable[[], Awaitable[Pins]],
         take: Callable[[], None],
         *,
         failed: Callable[[ServerError], None],
@@ -260,14 +260,14 @@ class Dispatcher:
             # These bytes lay in the receive buffer before: what that had for them is theirs now.
             self._session.give_back()
             self._outlet.requests.hold(size)
-        task = self._tasks.start(self._load(loading, take, failed), name="load")
+        task = self._tasks.start(self._load(load, take, failed), name="load")
         task.add_done_callback(lambda _: self._outlet.requests.give(size))
 
     async def _load(
-        self, loading: Awaitable[Pins], take: Callable[[], None], failed: Callable[[ServerError], None]
+        self, load: Callable[[], Awaitable[Pins]], take: Callable[[], None], failed: Callable[[ServerError], None]
     ) -> None:
         try:
-            with await loading:
+            with await load():
                 take()
         except ServerError as error:
             failed(error)

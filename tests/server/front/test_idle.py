@@ -19,6 +19,7 @@ from millrace.wire.append_pipeline import BROKEN_COUNT_MAX
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from millrace.wire.limits import KIB
+from millrace.wire.server_session import Received
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, Stored, append_frame, code_of
 from tests.support.servers import QUIET, server_options
@@ -105,6 +106,23 @@ async def test_a_subscription_to_an_idle_segment_gets_the_credit_that_follows_it
         _, data = await peer.receive()
         assert isinstance(data, m.Data)
         assert bytes(data.payload) == b"x" * 60
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_is_lost_before_its_load_begins_leaves_nothing(tmp_path: Path) -> None:
+    """Not even a warning, of something that was to be loaded and never was."""
+    async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"x")
+        await checkpoint(server)
+        (connection,) = server._connections
+        read = m.Read(segment_id=segment_id, offset=0, size_max=100, wait_ms=0)
+
+        connection._dispatcher.take(Received(1, read))
+        connection._dispatcher.cancel()
+
+        await until(lambda: connection._dispatcher.is_idle)
+        gc.collect()  # what is left tells of itself then, and fails this
 
 
 @pytest.mark.asyncio
