@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, cast
 
 from millrace.client.errors import ConnectionLostError, EpochChangedError, TransactionUnknownError
 from millrace.client.transport.channel import Channel
@@ -55,11 +55,12 @@ class Announcement:
         Raises:
             MillraceError: why it was refused, or that no connection could be made.
         """
+        request = cast("m.Request[Any]", self.request)  # its reply tells nothing that is not known
         while not self.is_known:
             try:
                 connection = await channel.connection_by(retry)
                 self._connection, self.was_sent = connection, True
-                await connection.request(self.request)
+                await connection.request(request)
             except ConnectionLostError as error:
                 await retry.wait(error)
             else:
