@@ -1,7 +1,19 @@
+from pathlib import Path
+
+import pytest
+
+from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
+from millrace.server.app import Server
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.streams.lease_loop import LeaseClock, Leases
+from millrace.wire import messages as m
 from tests.support.clock import ManualClock
+from tests.support.files import MemoryFileSystem
+from tests.support.protocol import Peer
+from tests.support.servers import server_options
+from tests.support.transactions import PeerTransaction, create_stream, outcome_of
+from tests.support.waiting import until
 
 
 def transaction(number: int = 1, *, lease_ms: int = 3000) -> Transaction:
@@ -39,6 +51,38 @@ def test_a_request_that_waits_holds_the_lease() -> None:
     one.holders_count = 0
     assert leases.expired([one], now_s=12.0) == []
     assert leases.expired([one], now_s=13.1) == [one]
+
+
+@pytest.mark.asyncio
+async def test_a_commit_that_waits_holds_the_lease(tmp_path: Path) -> None:
+    """Behaviour 30: for a scale that is on its way to a disk which stands still for longer than the lease."""
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    files, clock = MemoryFileSystem(), ManualClock()
+    async with (
+        Server(server_options(tmp_path), files=files, clock=clock) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        (segment_id,) = await create_stream(peer, "a/b", 1)
+        waiting, left = [await PeerTransaction.begin(peer, "a/b", lease_ms=2000) for _ in range(2)]
+        await waiting.write(b"event")
+        await left.write(b"event")
+        assert server._open is not None
+        container = server._open.container
+        files.stall(folder="wal")
+        middle = KEY_SPACE // 2
+        ranges = [m.KeyRangeRecord(0, middle - 1), m.KeyRangeRecord(middle, KEY_SPACE - 1)]
+        scale = await peer.start(m.ScaleStream("a/b", [segment_id], ranges))
+        await until(container.in_flight.records)
+        commit = await peer.start(waiting.commit_request())
+        await until(lambda: container.state.open_transactions.by_number[waiting.number].holders_count)
+        for _ in range(8):
+            await clock.advance(1.0)
+        files.resume()
+
+        await peer.reply(scale, m.StreamInfo)
+        assert (await peer.reply(commit, m.TransactionReply)).changed
+        assert (await outcome_of(peer, number=waiting.number)).state == TransactionState.COMMITTED
+        assert (await outcome_of(peer, number=left.number)).state == TransactionState.EXPIRED
 
 
 def test_only_open_ones_expire() -> None:
