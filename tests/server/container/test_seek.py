@@ -186,8 +186,9 @@ async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flushed_count", range(4))
 @pytest.mark.parametrize("chunk_size_bytes_small", [MIB, KIB])
+@pytest.mark.parametrize("has_inner", [True, False])
 async def test_inside_of_what_was_merged_times_are_found_where_they_are(
-    chunk_size_bytes_small: int, flushed_count: int
+    chunk_size_bytes_small: int, flushed_count: int, *, has_inner: bool
 ) -> None:
     """Behaviour 26: copied together with what is beside it or for itself, with a merged segment inside of it or not."""
     options = replace(OPTIONS, chunk_size_bytes_small=chunk_size_bytes_small, chunk_size_bytes_max=MIB)
@@ -201,11 +202,12 @@ async def test_inside_of_what_was_merged_times_are_found_where_they_are(
         offsets.append(target.length + source.length)
         if number < flushed_count:
             await tier2.uploader.upload([source])
-    inner = tier2.another()
+    inner = tier2.another() if has_inner else source
     tier2.append(block(500, size=SPACING_BYTES))
     if flushed_count == 3:
         await tier2.uploader.upload([inner])
-    merge(tier2, inner, source)
+    if has_inner:
+        merge(tier2, inner, source)
     merge(tier2, source, target)
     end = target.length
     tier2.append(block(7, size=100))
