@@ -16,6 +16,7 @@ from millrace.client.client import Client
 from millrace.client.options import Backoff, ClientOptions, parse_address
 from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.parts_writer import Part
+from millrace.client.transactions.transaction import Transaction
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.server.app import Server
@@ -591,8 +592,9 @@ async def test_numbers_that_became_void_are_taken_anew(tmp_path: Path, files: Me
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_named", [False, True])
 async def test_the_server_is_started_again_while_numbers_are_taken_anew(
-    tmp_path: Path, files: MemoryFileSystem
+    tmp_path: Path, files: MemoryFileSystem, *, is_named: bool
 ) -> None:
     """Behaviours 31, 89: those that were reserved after the first start are void after the second one."""
     options = server_options(tmp_path)
@@ -612,20 +614,26 @@ async def test_the_server_is_started_again_while_numbers_are_taken_anew(
         await client.create_stream(STREAM)
         expected: list[bytes] = []
         size = None
+
+        async def commit(turn: int, begun: Transaction | None) -> None:
+            begun = begun or await client.begin_transaction(STREAM, name=f"t{turn}")
+            begun.write(b"%d" % turn, key="k")
+            await begun.commit()
+
         for turn in range(30):
-            begun = await client.begin_transaction(STREAM)
+            # One without a name has its number then, and nothing is sent yet.
+            begun = None if is_named else await client.begin_transaction(STREAM)
             await start_again()
             start = relay.passed[True]
             if turn:
                 assert size is not None
                 relay.cut_after(turn * size // 30, to_server=True)
             cuts_count = relay.cuts_count
-            begun.write(b"%d" % turn, key="k")
-            commit = asyncio.create_task(begun.commit())
-            await until(lambda: relay.cuts_count > cuts_count or commit.done())  # noqa: B023  # awaited in this turn
+            task = asyncio.create_task(commit(turn, begun))
+            await until(lambda: relay.cuts_count > cuts_count or task.done())  # noqa: B023  # awaited in this turn
             if turn:
                 await start_again()
-            await commit
+            await task
             size = size or relay.passed[True] - start
             expected.append(b"%d" % turn)
         assert await values_of(client, STREAM) == expected
