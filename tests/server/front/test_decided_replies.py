@@ -141,6 +141,7 @@ async def test_who_wants_no_reply_is_told_of_the_commit_alone(scene: Scene) -> N
     assert told.names() == ["TransactionReply"]
     assert told.outcomes == [Stored(0, False), Stored(3, False)] * 2
     assert scene.peer.replies == {}, "nothing else came"
+    assert scene.server._request_memory.held_bytes == 0
 
 
 async def test_what_is_refused_without_a_reply_refuses_what_follows(scene: Scene) -> None:

@@ -303,6 +303,8 @@ async def test_numbers_are_used_once(peer: Peer) -> None:
     for part in (m.NewPart(numbers[0], segment_id), m.NewPart(numbers[2], 12345), m.NewPart(numbers[2], segment_id)):
         add = m.AddParts(number=numbers[0], branch=0, parts=[part])
         assert await code_of(peer.ask(add, m.Done)) is ErrorCode.INVALID_ARGUMENT, part
+    own = m.AddParts(number=numbers[0], branch=1, parts=[m.NewPart(numbers[0], segment_id)])
+    assert await code_of(peer.ask(own, m.Done)) is ErrorCode.INVALID_ARGUMENT
     assert (await peer.ask(m.AddParts(number=numbers[0], branch=1, parts=[part]), m.Done)).changed == 1
 
 
