@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/applications/README.md",
+    "docs/applications/fraud.md",
     "docs/applications/sensors.md",
     "docs/applications/new-version.md",
     "docs/applications/scaling-in-step.md",
