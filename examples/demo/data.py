@@ -68,13 +68,18 @@ def rows_of(name: str) -> Iterator[dict[str, str]]:
     yield from csv.DictReader(text.splitlines())
 
 
-def lines() -> Iterator[Line]:
-    """Yield what the docstrings of some fifty modules of the standard library say, line by line."""
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield some fifty modules of the standard library, as far as they are here: name and source, parsed."""
     for module in TEXT_MODULES:
         spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-            continue
-        for node in ast.walk(ast.parse(Path(spec.origin).read_bytes())):
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            yield module, ast.parse(Path(spec.origin).read_bytes())
+
+
+def lines() -> Iterator[Line]:
+    """Yield what the docstrings of these modules say, line by line."""
+    for module, source in modules():
+        for node in ast.walk(source):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 for line in (ast.get_docstring(node) or "").splitlines():
                     if line.strip():
