@@ -35,6 +35,7 @@ PAGES = (
     "docs/applications/sensors.md",
     "docs/applications/new-version.md",
     "docs/applications/scaling-in-step.md",
+    "docs/applications/search.md",
     "docs/applications/word-count.md",
     "docs/architecture.md",
     "docs/operations.md",
