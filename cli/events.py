@@ -1,6 +1,5 @@
 """`millrace write`, `read` and `tail`: events in from lines, events out to lines."""
 
-import base64
 import os
 import sys
 import time
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -19,6 +18,7 @@ from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import CHOICE_FORMS, parse_choice
 from millrace.model.event import Event
+from millrace.model.event_json import event_json
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.model.selection import is_pattern
 from millrace.model.slice import Slice, is_slice
@@ -27,7 +27,7 @@ from millrace.wire.limits import MIB
 from .connecting import Server, StreamArgument
 from .figures import count_text, duration_text, rate_text, size_text
 from .key_fields import KeyFieldError, KeyOf, key_reader
-from .output import picked, print_done, print_json_line, print_note, progress
+from .output import print_done, print_json_line, print_note, progress
 
 INPUT_BYTES: Final = 1 * MIB
 BLOCKS_IN_FLIGHT_MAX: Final = 32
@@ -253,27 +253,6 @@ def _print_position(reader: AnyReader) -> None:
     cuts = reader.positions().values() if isinstance(reader, blocking.StreamsReader) else [reader.position()]
     for cut in cuts:
         print_note(f"read on with --from '{cut}'")
-
-
-def event_json(event: Event) -> dict[str, Any]:
-    """Return an event as JSON knows it: a value that is not UTF-8 is given in base 64."""
-    try:
-        value = {"value": event.value.decode()}
-    except UnicodeDecodeError:
-        value = {"value_base64": base64.b64encode(event.value).decode()}
-    return {
-        **value,
-        **picked(event, "key", "timestamp_us", "segment", "offset", "index"),
-        "headers": {name: _header_json(header) for name, header in event.headers.items()},
-    }
-
-
-def _header_json(value: bytes) -> Any:
-    """Return the value of a header: text, or an object with base 64 where it is not UTF-8."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 @dataclass(frozen=True, slots=True)
