@@ -34,6 +34,7 @@ class TestServer:
 
     Args:
         listen: host and port of the data port; port 0 for a free one, which stays the same after a restart.
+        console: the same for the console; empty for none.
     """
 
     __test__ = False  # pytest collects no class of ours
@@ -45,15 +46,18 @@ class TestServer:
         settings: Mapping[str, str] = SETTINGS_SMALL,
         log_level: str = "WARNING",
         listen: str = "127.0.0.1:0",
+        console: str = "",
     ) -> None:
         self.folder = folder
         self._listen = listen
+        self._console = console
         self._settings = dict(settings)
         self._log_level = log_level
         # A test that is cancelled leaves a start or a kill in a thread, and stops the server at its end.
         self._lock = threading.RLock()
         self._process: subprocess.Popen[str] | None = None
         self._address = ""
+        self._console_address = ""
 
     @property
     def address(self) -> str:
@@ -61,6 +65,11 @@ class TestServer:
         if not self._address:
             raise RuntimeError("the server was never started")
         return self._address
+
+    @property
+    def console_address(self) -> str:
+        """Host and port of the console; the same after a restart; empty where there is none."""
+        return self._console_address
 
     @property
     def pid(self) -> int:
@@ -88,7 +97,8 @@ class TestServer:
             if not line:
                 self.kill()
                 raise RuntimeError("the server ended before it served; its log says why")
-            self._address = json.loads(line)["address"]
+            told = json.loads(line)
+            self._address, self._console_address = told["address"], told["console"]
 
     def stop(self) -> int:
         """Stop the server as an operator would (SIGTERM), and return its exit code."""
@@ -122,7 +132,8 @@ class TestServer:
         return subprocess.Popen(
             [
                 sys.executable, "-m", "millrace.server", str(self.folder),
-                "--listen", self._address or self._listen, "--log-level", self._log_level,
+                "--listen", self._address or self._listen, "--console", self._console_address or self._console,
+                "--log-level", self._log_level,
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -145,19 +156,24 @@ class TestServer:
 
 @contextmanager
 def server(
-    folder: Path | None = None, *, settings: Mapping[str, str] = SETTINGS_SMALL, log_level: str = "WARNING"
+    folder: Path | None = None,
+    *,
+    settings: Mapping[str, str] = SETTINGS_SMALL,
+    log_level: str = "WARNING",
+    console: str = "",
 ) -> Iterator[TestServer]:
     """Run a real server for the length of a `with` block.
 
     Args:
         folder: its data; a temporary one, removed at the end, if it is left out.
         settings: environment variables of the server, see `millrace.server.options`.
+        console: host and port of a console; port 0 for a free one, empty for none.
     """
     with ExitStack() as stack:
         if folder is None:
             made = tempfile.TemporaryDirectory(prefix="millrace-", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(made))
-        running = TestServer(folder, settings=settings, log_level=log_level)
+        running = TestServer(folder, settings=settings, log_level=log_level, console=console)
         try:
             running.start()
             yield running

@@ -1,11 +1,12 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from urllib.request import urlopen
 
 import pytest
 
 import millrace
-from millrace.client.testing import TestServer
+from millrace.client.testing import TestServer, server
 
 
 def test_what_was_acknowledged_survives_a_kill(millrace_server: TestServer) -> None:
@@ -39,6 +40,17 @@ def test_a_server_that_another_thread_starts_is_stopped_after_it(millrace_server
         assert millrace_server.stop() == 0
         starting.result()
     assert not millrace_server.running
+
+
+def test_a_console_is_there_where_it_is_asked_for_and_stays_where_it_is(millrace_server: TestServer) -> None:
+    assert millrace_server.console_address == ""
+    with server(console="127.0.0.1:0") as running:
+        address = running.console_address
+        for _ in range(2):
+            with urlopen(f"http://{address}/health", timeout=60) as answer:
+                assert answer.status == 200
+            running.restart()
+        assert running.console_address == address
 
 
 def test_a_folder_in_use_is_an_error(millrace_server: TestServer) -> None:
