@@ -28,7 +28,7 @@ def serve(
     ] = Path("millrace-data"),
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where clients connect.")] = f"127.0.0.1:{DATA_PORT}",
     console: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Metrics and health over HTTP; 'none' for nowhere.")
+        str, typer.Option(metavar="HOST:PORT", help="Metrics, health and feeds over HTTP; 'none' for nowhere.")
     ] = f"127.0.0.1:{CONSOLE_PORT}",
     log_level: Annotated[
         LogLevel | None,

@@ -18,10 +18,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millrace.model.address import Address
-from millrace.server.console.site import ConsoleSite
+from millrace.server.console.counters import FeedCounters
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
 from millrace.server.container.running import OpenContainer
@@ -61,6 +61,9 @@ from .streams import (
 )
 from .tier2 import ChunkStorage, LocalStorage
 
+if TYPE_CHECKING:
+    from millrace.server.console.site import ConsoleSite
+
 logger = logging.getLogger(__name__)
 
 CONTAINER: Final = 0
@@ -73,6 +76,7 @@ DESCRIPTORS_RESERVED_COUNT: Final = 256
 STALL_WARNING_S: Final = 1.0
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on, and how it is reached from here
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the log thread waits for the interpreter when the loop is busy; the default of 5 ms is many syncs."""
 
@@ -115,6 +119,7 @@ class Server:
         self._storage = storage
         self._metrics = Metrics()
         self._counters = FrontCounters()
+        self._feed_counters = FeedCounters()
         self._folder: DataFolder | None = None
         self._cache = PageCache(options.cache)
         self._open: OpenContainer | None = None
@@ -184,13 +189,7 @@ class Server:
                 )
             if options.console is not None:
                 with _listening(options.console):
-                    self._console = ConsoleSite(
-                        host=options.console.host,
-                        port=options.console.port,
-                        registry=self._metrics.registry,
-                        statistics=self.statistics,
-                        health=self.health,
-                    )
+                    self._console = self._open_console(options.console)
         except BaseException:
             await self._release(flush_s=0.0)
             raise
@@ -206,6 +205,8 @@ class Server:
         started_s = self._clock.monotonic_s()
         if self._listener is not None:
             self._listener.close()
+        if self._console is not None:
+            await asyncio.to_thread(self._console.end_feeds)
         if self._open is not None:
             self._open.container.stop()
         for connection in self._connections:
@@ -249,7 +250,11 @@ class Server:
     def statistics(self) -> dict[str, Any]:
         """Return records by part, as of now. May be called from any thread."""
         opened = self._open
-        parts: dict[str, Any] = {"cache": self._cache.statistics(), "front": replace(self._counters)}
+        parts: dict[str, Any] = {
+            "cache": self._cache.statistics(),
+            "front": replace(self._counters),
+            "feed": replace(self._feed_counters),
+        }
         if opened is None:  # the container is being recovered
             return parts
         state = opened.container.state
@@ -423,6 +428,31 @@ class Server:
         )
         self._connections.expect(connection)
         return connection
+
+    def _open_console(self, address: Address) -> "ConsoleSite":
+        # Loaded here, since with it comes the client, and a server without a console starts sooner.
+        from millrace.server.console.feeds import Feeds
+        from millrace.server.console.site import ConsoleSite
+
+        feeds = Feeds(
+            address=self._own_address,
+            token=self._options.front.token,
+            options=self._options.feed,
+            counters=self._feed_counters,
+        )
+        return ConsoleSite(
+            host=address.host,
+            port=address.port,
+            registry=self._metrics.registry,
+            statistics=self.statistics,
+            health=self.health,
+            feeds=feeds,
+        )
+
+    def _own_address(self) -> str:
+        """Return where this machine reaches the data port."""
+        address = Address.parse(self.address, default_port=0)
+        return str(Address(_LOOPBACK.get(address.host, address.host), address.port))
 
     async def _release(self, *, flush_s: float) -> None:
         if self._listener is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.model.address import Address
+from millrace.server.console.options import FeedOptions
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
 from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
@@ -51,7 +52,7 @@ class ServerOptions:
     Attributes:
         data_folder: everything that the server keeps; owned by one server at a time.
         listen: where clients connect.
-        console: where metrics and health are served over HTTP; None = nowhere.
+        console: where metrics, health and feeds are served over HTTP; None = nowhere.
         shutdown_s: how long SIGTERM waits for what is under way.
     """
 
@@ -67,6 +68,7 @@ class ServerOptions:
     streams: StreamsOptions = field(default_factory=StreamsOptions)
     transactions: TransactionsOptions = field(default_factory=TransactionsOptions)
     writers: WritersOptions = field(default_factory=WritersOptions)
+    feed: FeedOptions = field(default_factory=FeedOptions)
 
     def __post_init__(self) -> None:
         if self.shutdown_s <= 0:

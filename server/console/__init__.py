@@ -1,1 +1,1 @@
-"""What the server tells over HTTP: metrics and health."""
+"""What the server tells over HTTP: metrics, health, and the events of streams."""

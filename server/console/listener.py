@@ -1,15 +1,20 @@
-"""A small HTTP listener in a thread of its own, with bounds: it answers one GET on each connection, and ends it.
+"""A small HTTP listener in a thread of its own, with bounds: it answers one request on each connection, and ends it.
 
 The protocol is that of h11; here are the sockets. A connection has a deadline for all of it, from its first byte to the
 last one that it takes, so a peer that trickles wins nothing. So many connections are there at once; one more takes the
 place of the one that has been there longest without a whole request, so that peers which never send one keep nobody
 out.
+
+An answer may be a stream, which has no deadline and takes no place of the others; how many of these there are is up to
+who gives them. A peer that does not take what was sent gets nothing more, so a stream costs what is under way; one that
+takes nothing at all for a while is cut. A stream ends at once when its peer leaves.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from socket import AF_INET, AF_INET6, create_server
 from threading import Thread
@@ -22,22 +27,56 @@ logger = logging.getLogger(__name__)
 CONNECTIONS_COUNT_MAX: Final = 64
 DEADLINE_S: Final = 10.0
 """How long a connection may take, all in all."""
-REQUEST_SIZE_BYTES_MAX: Final = 16 << 10
-"""Of the request line and the headers."""
+REQUEST_SIZE_BYTES_MAX: Final = 128 << 10
+"""Of the request line and the headers; the cut of a stream of 4,096 segments may be one."""
 READ_SIZE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        path: without the query, as it was sent.
+        query: after the question mark, as it was sent.
+        headers: by their names in small letters; of several with one name, the first.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a GET is answered with."""
+    """What a request is answered with, as a whole."""
 
     status: HTTPStatus
     content_type: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Respond = Callable[[str, str], Response]
-"""Given the path and the header Accept of a request; called in the thread of the listener."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedResponse:
+    """What a request is answered with, piece by piece: with status 200.
+
+    Attributes:
+        opening: sent at once.
+        chunks: what follows; asked for the next one when the peer has taken most of those before it.
+        patience_s: a peer that takes nothing for so long is cut.
+    """
+
+    content_type: str
+    headers: Mapping[str, str]
+    opening: bytes
+    chunks: AsyncIterator[bytes]
+    patience_s: float
+
+
+Respond = Callable[[Request], AbstractAsyncContextManager[Response | StreamedResponse]]
+"""Answers a request, in the thread of the listener. It is left when the answer was taken, or its peer has left."""
 
 
 class HttpListener:
@@ -46,8 +85,8 @@ class HttpListener:
     Args:
         host, port: where to listen; port 0 lets the system choose.
         respond: answers a request.
-        connections_count_max: at once.
-        deadline_s: for each.
+        connections_count_max: at once, those of streams not counted.
+        deadline_s: for each, until a stream begins.
     """
 
     def __init__(
@@ -62,16 +101,26 @@ class HttpListener:
         self._respond = respond
         self._connections_count_max = connections_count_max
         self._deadline_s = deadline_s
-        # Of connections; and of those without a whole request yet, the oldest first. They are ended by transports:
-        # a task that is cancelled before it has begun would leave its connection open.
+        # Of connections; and of those without a whole request yet, the oldest first. These are ended by transports:
+        # a task that is cancelled before it has begun would leave its connection open. The others are cancelled.
         self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._waiting: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        # Those of `_tasks` that are answered with a stream.
+        self._streaming: set[asyncio.Task[None]] = set()
+        self._streams_ended = False
         self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
         self.port: int = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = Thread(target=self._run, name="millrace-console", daemon=True)
         self._thread.start()
+
+    def end_streams(self) -> None:
+        """Cut all streams and what is being answered, and each stream that would begin later.
+
+        Returns when they have ended; blocks for a moment.
+        """
+        asyncio.run_coroutine_threadsafe(self._end_streams(), self._loop).result()
 
     def close(self) -> None:
         """Stop to listen, and cut the connections. Blocks for a moment."""
@@ -90,15 +139,28 @@ class HttpListener:
         self._loop.remove_reader(self._socket)
         for writer in self._tasks.values():
             writer.transport.abort()
+        self._stop_answering()
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(tasks)
         server.close()
+
+    async def _end_streams(self) -> None:
+        self._streams_ended = True
+        if answering := self._stop_answering():
+            await asyncio.wait(answering)
+
+    def _stop_answering(self) -> list[asyncio.Task[None]]:
+        """Cancel all connections that have a whole request, and return them: what is to be a stream is not known."""
+        answering = [task for task in self._tasks if task not in self._waiting]
+        for task in answering:
+            task.cancel()
+        return answering
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._stop.is_set():
             writer.transport.abort()
             return
-        if len(self._tasks) >= self._connections_count_max:
+        if len(self._tasks) - len(self._streaming) >= self._connections_count_max:
             oldest = next(iter(self._waiting), None)
             if oldest is None:
                 writer.transport.abort()
@@ -112,13 +174,14 @@ class HttpListener:
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         self._waiting.pop(task, None)
+        self._streaming.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("console request failed", exc_info=error)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(self._deadline_s):
-                await self._answer(reader, writer)
+            async with asyncio.timeout(self._deadline_s) as deadline:
+                await self._answer(reader, writer, deadline)
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError) as error:
@@ -126,35 +189,109 @@ class HttpListener:
         finally:
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deadline: asyncio.Timeout
+    ) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_BYTES_MAX)
+        task = asyncio.current_task()
+        assert task is not None
         try:
             while (event := connection.next_event()) is h11.NEED_DATA:
                 connection.receive_data(await reader.read(READ_SIZE_BYTES))
         except h11.RemoteProtocolError as error:
-            response = Response(HTTPStatus(error.error_status_hint), "text/plain", f"{error}\n".encode())
-        else:
-            if not isinstance(event, h11.Request):
-                return  # the peer has left
-            response = self._response(event)
-        task = asyncio.current_task()
-        assert task is not None
-        self._waiting.pop(task, None)
-        if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self._waiting.pop(task, None)
+            if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                problem = Response(HTTPStatus(error.error_status_hint), "text/plain", f"{error}\n".encode())
+                await _send_whole(connection, writer, problem)
             return
-        headers = [
-            ("Content-Type", response.content_type),
-            ("Content-Length", str(len(response.body))),
-            ("Connection", "close"),
-        ]
-        head = h11.Response(status_code=response.status, headers=headers, reason=response.status.phrase)
-        for event in (head, h11.Data(data=response.body), h11.EndOfMessage()):
-            writer.write(connection.send(event) or b"")
-        await writer.drain()
+        self._waiting.pop(task, None)
+        if not isinstance(event, h11.Request):
+            return  # the peer has left
+        async with self._respond(_request_of(event)) as response:
+            if isinstance(response, Response):
+                await _send_whole(connection, writer, response)
+            elif not self._streams_ended:
+                self._streaming.add(task)
+                deadline.reschedule(None)
+                await _send_stream(connection, reader, writer, response)
+                deadline.reschedule(self._loop.time() + self._deadline_s)
 
-    def _response(self, request: h11.Request) -> Response:
-        if request.method not in (b"GET", b"HEAD"):
-            return Response(HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"only GET is answered here\n")
-        accept = next((value for name, value in request.headers if name == b"accept"), b"")
-        path = request.target.partition(b"?")[0]
-        return self._respond(path.decode("latin-1"), accept.decode("latin-1"))
+
+def _request_of(event: h11.Request) -> Request:
+    path, _, query = event.target.decode("latin-1").partition("?")
+    headers: dict[str, str] = {}
+    for name, value in event.headers:
+        headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+    return Request(method=event.method.decode("latin-1"), path=path, query=query, headers=headers)
+
+
+def _head(status: HTTPStatus, content_type: str, headers: Mapping[str, str]) -> h11.Response:
+    fields = {"Content-Type": content_type, **headers, "Connection": "close"}
+    return h11.Response(status_code=status, headers=list(fields.items()), reason=status.phrase)
+
+
+async def _send_whole(connection: h11.Connection, writer: asyncio.StreamWriter, response: Response) -> None:
+    length = {} if response.status is HTTPStatus.NO_CONTENT else {"Content-Length": str(len(response.body))}
+    head = _head(response.status, response.content_type, {**response.headers, **length})
+    for event in (head, h11.Data(data=response.body), h11.EndOfMessage()):
+        writer.write(connection.send(event) or b"")
+    await writer.drain()
+
+
+async def _send_stream(
+    connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, response: StreamedResponse
+) -> None:
+    """Send the chunks as the peer takes them, until they end or the peer leaves.
+
+    Raises:
+        TimeoutError: the peer has taken nothing for too long.
+        OSError: the connection was lost.
+    """
+    sending = asyncio.create_task(_send_chunks(connection, writer, response))
+    leaving = asyncio.create_task(_left(reader))
+    try:
+        await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, leaving):
+            task.cancel()
+        await asyncio.wait((sending, leaving))
+    if not sending.cancelled():
+        sending.result()
+
+
+async def _send_chunks(connection: h11.Connection, writer: asyncio.StreamWriter, response: StreamedResponse) -> None:
+    for event in (_head(HTTPStatus.OK, response.content_type, response.headers), h11.Data(data=response.opening)):
+        writer.write(connection.send(event) or b"")
+    async for chunk in response.chunks:
+        writer.write(connection.send(h11.Data(data=chunk)) or b"")
+        await _taken(writer, patience_s=response.patience_s)
+        # Neither the chunks nor a peer that takes them at once need to have waited, and others want their turn.
+        await asyncio.sleep(0)
+    writer.write(connection.send(h11.EndOfMessage()) or b"")
+    await _taken(writer, patience_s=response.patience_s)
+
+
+async def _taken(writer: asyncio.StreamWriter, *, patience_s: float) -> None:
+    """Wait until the peer has taken most of what was written.
+
+    Raises:
+        TimeoutError: it took nothing of it for `patience_s`.
+    """
+    while True:
+        unsent_bytes = writer.transport.get_write_buffer_size()
+        try:
+            async with asyncio.timeout(patience_s):
+                await writer.drain()
+            return
+        except TimeoutError:
+            if writer.transport.get_write_buffer_size() >= unsent_bytes:
+                raise
+
+
+async def _left(reader: asyncio.StreamReader) -> None:
+    """Wait until the peer leaves; what it sends meanwhile is dropped."""
+    try:
+        while await reader.read(READ_SIZE_BYTES):
+            pass
+    except OSError:
+        return

@@ -1,20 +1,38 @@
 """HTTP with bounds: connections, their time, and what they may send."""
 
+import asyncio
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
 
 import pytest
 
-from millrace.server.console.listener import REQUEST_SIZE_BYTES_MAX, HttpListener, Response
+from millrace.server.console.listener import REQUEST_SIZE_BYTES_MAX, HttpListener, Request, Response, StreamedResponse
+from tests.support.waiting import PATIENCE_S
 
 LARGE = bytes(64 << 20)
 
 
-def respond(path: str, accept: str) -> Response:
-    return Response(HTTPStatus.OK, "text/plain", LARGE if path == "/large" else f"{path} {accept}".encode())
+async def numbers() -> AsyncIterator[bytes]:
+    """Two chunks, and then nothing."""
+    yield b"bc"
+    yield b"def"
+    await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def respond(request: Request) -> AsyncIterator[Response | StreamedResponse]:
+    if request.path == "/stream":
+        yield StreamedResponse(
+            content_type="text/plain", headers={}, opening=b"a", chunks=numbers(), patience_s=PATIENCE_S
+        )
+        return
+    if request.path == "/never":
+        await asyncio.Event().wait()
+    path, accept = request.path, request.headers.get("accept", "")
+    yield Response(HTTPStatus.OK, "text/plain", LARGE if path == "/large" else f"{path} {accept}".encode())
 
 
 @pytest.fixture
@@ -39,6 +57,17 @@ def answer(listener: HttpListener, request: bytes) -> bytes:
     with connected(listener) as peer:
         peer.sendall(request)
         return received(peer)
+
+
+def streaming(listener: HttpListener) -> socket.socket:
+    """A peer that has received all that a stream gives."""
+    peer = connected(listener)
+    peer.sendall(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+    got = b""
+    while not got.endswith(b"\r\ndef\r\n"):
+        got += peer.recv(1 << 16)
+    assert got.endswith(b"\r\n\r\n1\r\na\r\n2\r\nbc\r\n3\r\ndef\r\n")
+    return peer
 
 
 def received(peer: socket.socket) -> bytes:
@@ -67,7 +96,6 @@ def test_head_is_answered_without_a_body(listener: HttpListener) -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n", b"405"),
         (b"nonsense\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + bytes(b"a" * 2 * REQUEST_SIZE_BYTES_MAX), b"431"),
     ],
@@ -123,3 +151,57 @@ def test_closing_cuts_who_is_there() -> None:
             peer.sendall(b"GET")
             listener.close()
             assert received(peer) == b""
+
+
+def test_streams_take_no_place_of_others(listener: HttpListener) -> None:
+    with ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(streaming(listener))
+        silent = [stack.enter_context(connected(listener)) for _ in range(4)]
+        for peer in silent:
+            peer.sendall(b"G")
+        assert answer(listener, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"/a ")
+
+
+def test_a_stream_has_no_deadline_and_ends_when_its_peer_leaves(hasty: HttpListener) -> None:
+    with streaming(hasty) as peer:
+        # Another one outlives its deadline meanwhile.
+        with connected(hasty) as silent:
+            assert received(silent) == b""
+        assert len(hasty._streaming) == 1
+        peer.sendall(b"whatever is said now is dropped")
+        peer.shutdown(socket.SHUT_WR)
+        assert received(peer) == b""
+    while hasty._tasks:
+        time.sleep(0.01)
+
+
+def test_streams_can_be_ended_before_the_listener_is(listener: HttpListener) -> None:
+    with streaming(listener) as first, streaming(listener) as second:
+        listener.end_streams()
+        assert (received(first), received(second)) == (b"", b"")
+    assert answer(listener, b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n") == b""
+    assert answer(listener, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"/a ")
+
+
+@pytest.mark.parametrize("end", [HttpListener.end_streams, HttpListener.close])
+def test_an_end_waits_for_no_answer(end: Callable[[HttpListener], None]) -> None:
+    """What would begin a stream may take its time."""
+    listener = HttpListener(host="127.0.0.1", port=0, respond=respond, deadline_s=PATIENCE_S)
+    with connected(listener) as peer:
+        peer.sendall(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not (listener._tasks and not listener._waiting):
+            time.sleep(0.01)
+        started_s = time.monotonic()
+        end(listener)
+        assert received(peer) == b""
+        assert time.monotonic() - started_s < PATIENCE_S / 2
+    if end is HttpListener.end_streams:
+        listener.close()
+
+
+def test_closing_cuts_streams() -> None:
+    listener = HttpListener(host="127.0.0.1", port=0, respond=respond)
+    with streaming(listener) as peer:
+        listener.close()
+        assert received(peer) == b""

@@ -11,7 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from millrace.server.console.counters import FeedCounters
+from millrace.server.console.feeds import Feeds
+from millrace.server.console.options import FeedOptions
 from millrace.server.console.site import ConsoleSite
+from tests.support.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,16 @@ def site(subject: Subject) -> Iterator[ConsoleSite]:
         registry=CollectorRegistry(),
         statistics=lambda: {"front": subject.numbers},
         health=lambda: subject.problem,
+        feeds=Feeds(address=lambda: "127.0.0.1:1", token="", options=FeedOptions(), counters=FeedCounters()),
     )
     yield site
     site.close()
 
 
-def get(site: ConsoleSite, path: str) -> tuple[int, bytes]:
+def get(site: ConsoleSite, path: str, *, method: str = "GET") -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://127.0.0.1:{site.port}{path}", method=method)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{site.port}{path}", timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -86,6 +92,20 @@ def test_the_front_page_is_for_people(site: ConsoleSite) -> None:
     status, text = get(site, "/nothing")
     assert status == 404
     assert b"/metrics" in text
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/streams/a/b/events"])
+def test_another_method_is_refused_and_the_right_one_named(site: ConsoleSite, path: str) -> None:
+    status, text = get(site, path, method="POST")
+    assert status == 405
+    assert "GET" in json.loads(text)["error"]
+
+
+@pytest.mark.slow
+def test_a_feed_of_a_server_that_does_not_answer_is_refused_for_now(site: ConsoleSite) -> None:
+    status, text = get(site, "/streams/a/b/events")
+    assert status == 503
+    assert "cannot be read now" in json.loads(text)["error"]
 
 
 def test_a_client_that_sends_slowly_delays_no_other(site: ConsoleSite) -> None:

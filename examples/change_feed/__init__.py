@@ -1,0 +1,1 @@
+"""Derived state that is observed from a browser or with curl, by server-sent events."""
