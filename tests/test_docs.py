@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from typing import Any
 
 import pytest
 
+from millrace import blocking
 from millrace.cli.main import main
-from millrace.client.testing import TestServer, server
+from millrace.client.testing import SETTINGS_SMALL, TestServer, server
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.host.metrics import Metrics
@@ -26,12 +28,14 @@ from millrace.server.options import _PARTS, PREFIX, ServerOptions
 from millrace.server.streams.new_parts import PARTS_COUNT_MAX
 from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
 from millrace.server.streams.transactions import STREAMS_COUNT_MAX
+from tests.support.browser import CHROMIUM, Browser, served
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/applications/README.md",
     "docs/applications/fraud.md",
+    "docs/applications/change-feed.md",
     "docs/applications/sensors.md",
     "docs/applications/new-version.md",
     "docs/applications/scaling-in-step.md",
@@ -44,6 +48,7 @@ PAGES = (
     "docs/transactions.md",
 )
 DEFAULT_ADDRESS = "127.0.0.1:9240"
+DEFAULT_CONSOLE = "127.0.0.1:9241"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
@@ -235,6 +240,52 @@ def test_the_spark_query_runs_in_a_fresh_shell_and_warns_of_nothing(
     # What Java, Spark and Hadoop say on every start, before a program could set anything.
     usual = "incubator modules|default log level|NativeCodeLoader"
     assert [line for line in warned if not re.search(usual, line)] == []
+
+
+STATE = "sensors/state"
+
+
+@pytest.fixture
+def fed() -> Iterator[TestServer]:
+    """A server whose feeds all pages may read, with the streams that the pages about feeds name."""
+    with server(settings={**SETTINGS_SMALL, "MILLRACE_FEED_ORIGINS": "*"}, console="127.0.0.1:0") as running:
+        with blocking.connect(running.address) as client:
+            for stream, key in (("shop/orders", "ada"), (STATE, "KSEA")):
+                client.create_stream(stream)
+                with client.writer(stream) as writer:
+                    writer.write(b'{"amount": 3}', key=key)
+        yield running
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("page", ["README.md", "docs/streams.md", "docs/applications/change-feed.md"])
+def test_what_is_asked_of_a_feed_with_curl(fed: TestServer, page: str) -> None:
+    commands = re.findall(r"curl -N '[^']*'", (ROOT / page).read_text())
+
+    assert commands
+    for command in commands:
+        arguments = shlex.split(command.replace(DEFAULT_CONSOLE, fed.console_address))
+        with subprocess.Popen([*arguments, "--silent"], stdout=subprocess.PIPE) as curl:
+            assert curl.stdout is not None
+            lines = iter(curl.stdout.readline, b"")
+            assert b'\\"amount\\": 3' in next(line for line in lines if line.startswith(b"data: "))
+            curl.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize(
+    ("page", "language"), [("docs/streams.md", "js"), ("docs/applications/change-feed.md", "html")]
+)
+def test_a_page_that_follows_a_feed(fed: TestServer, page: str, language: str, tmp_path: Path) -> None:
+    (code,) = blocks(page, language)
+    if language == "js":
+        shows = 'function show(event) { document.getElementById("state").textContent = event.value }'
+        code = f'<pre id="state"></pre><script>{shows}\n{code}\nfollow()</script>'
+    (tmp_path / "page.html").write_text(code.replace(DEFAULT_CONSOLE, fed.console_address))
+    with served(tmp_path) as origin, Browser() as browser:
+        browser.open(f"{origin}/page.html")
+        assert '"amount": 3' in browser.wait_for("document.getElementById('state')?.textContent")
 
 
 def test_every_program_of_the_readme_is_run_here() -> None:
