@@ -59,6 +59,11 @@ class Program:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it was started, and has ended by itself or by a kill."""
+        return self._process is not None and self._process.poll() is not None
+
     def wait(self, timeout_s: float) -> None:
         """Wait until it ends.
 
