@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
     "docs/applications/README.md",
+    "docs/applications/event-time.md",
     "docs/applications/fraud.md",
     "docs/applications/change-feed.md",
     "docs/applications/sensors.md",
