@@ -45,7 +45,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "demo": Command(
-        PANELS[0], "See it work: recorded data, a live tail, Spark, the files.", "millrace.examples.demo.command"
+        PANELS[0], "See it work: recorded data, a live tail, Spark, kills, the proof.", "millrace.examples.demo.command"
     ),
     "serve": Command(PANELS[0], "Run a server."),
     "stream": Command(PANELS[1], "Create, list, show, scale, seal, truncate and delete streams.", ".streams"),

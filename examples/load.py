@@ -52,11 +52,14 @@ async def write_load(
             await asyncio.sleep(TICK_S)
 
 
+def eager_settings(duration_s: float) -> dict[str, str]:
+    """Return the settings of a server that decides as fast as a load is short."""
+    pace = min(1.0, duration_s / USUAL_S)
+    return {f"MILLRACE_STREAMS_{name}": f"{value * pace:.3f}" for name, value in _USUAL_SETTINGS_S.items()}
+
+
 @contextmanager
 def eager_server(duration_s: float) -> Iterator[str]:
-    """Run a server that decides as fast as a load is short; give its address."""
-    pace = min(1.0, duration_s / USUAL_S)
-    with millrace.testing.server(
-        settings={f"MILLRACE_STREAMS_{name}": f"{value * pace:.3f}" for name, value in _USUAL_SETTINGS_S.items()}
-    ) as server:
+    """Run such a server; give its address."""
+    with millrace.testing.server(settings=eager_settings(duration_s)) as server:
         yield server.address

@@ -1,60 +1,35 @@
-"""`millrace demo`: everything once, on recorded data, in under two minutes."""
+"""`millrace demo`: the best of it on recorded data, in about a minute."""
 
-import asyncio
-import json
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 import uvloop
-from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from millrace.cli.connecting import JsonOption
 from millrace.cli.disk import percentile
-from millrace.cli.figures import count_text, duration_text, size_text, time_text
+from millrace.cli.figures import count_text, duration_text, size_text
 from millrace.cli.inspect_folder import inspect_folder
-from millrace.cli.output import console, is_terminal, make_table, print_made, print_note, print_table, print_text
-from millrace.cli.verification import verify_folder
-from millrace.client.client import Client, connect
-from millrace.client.read.reader import Reader
-from millrace.client.testing import TestServer, server
-from millrace.model.cut import TAIL
-from millrace.model.event import Event
-from millrace.model.policy import ScalingPolicy, StreamConfig
+from millrace.cli.output import picked, print_error, print_json, print_note
+from millrace.cli.verification import Finding, verify_folder
+from millrace.client.testing import SETTINGS_SMALL, server
+from millrace.examples.load import eager_settings
+from millrace.examples.running import Program
 
-from .data import Line, Reading, lines, readings
-from .queries import demo_session, monthly_averages, what_is_missing, word_counts
+from .data import readings
+from .proof import Proof
+from .queries import CELSIUS, what_is_missing
+from .run import SQL, DemoError, Fault, Run, Told
+from .screen import Screen
 
-TEMPERATURES: Final = "demo/temperatures"
-TEXTS: Final = "demo/texts"
-SEGMENTS: Final = 4
-LIVE_S: Final = 8.0
-"""How long a year of measurements takes."""
-STEPS_PER_S: Final = 20
-
-
-@dataclass(slots=True)
-class _Sensor:
-    """What the tail reader knows of a sensor."""
-
-    count: int = 0
-    low: float = float("inf")
-    high: float = float("-inf")
-    last: float = 0.0
-    timestamp_us: int = 0
-
-    def add(self, timestamp_us: int, temp_f: float) -> None:
-        self.count += 1
-        self.low, self.high = min(self.low, temp_f), max(self.high, temp_f)
-        self.last, self.timestamp_us = temp_f, timestamp_us
+USUAL_S: Final = 30.0
+"""So the load is high while Spark starts, and when both are killed, on two cores that do nothing else."""
 
 
 def demo(
@@ -64,9 +39,17 @@ def demo(
             metavar="DIR", help="Keep the data in this new folder, to look at afterwards.", show_default=False
         ),
     ] = None,
-    with_spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Run the Spark queries.")] = True,
+    with_spark: Annotated[bool, typer.Option("--spark/--no-spark", help="Run the Spark query.")] = True,
+    seconds: Annotated[float, typer.Option(min=1.0, help="How long the load lasts.")] = USUAL_S,
+    fault: Annotated[
+        Fault | None,
+        typer.Option(
+            help="Before the proof lose events, or write one again, to see that the proof finds it.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Stream recorded temperatures, tail them live, query them with Spark, see where the bytes are.
+    """Stream recorded temperatures, tail them, query them with Spark, kill the parts, prove that nothing is missing.
 
     Starts a server of its own in a temporary folder, and needs no network. Takes about a minute.
     """
@@ -74,20 +57,27 @@ def demo(
         raise typer.BadParameter("the recorded measurements are missing: pip install 'millrace[demo]'")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} exists; name a new folder", param_hint="--keep")
-    started_s = time.monotonic()
-    print_text(Text.assemble(("Millrace", "bold cyan"), ": durable streams for Python and Spark, all of it once"))
-    with _folders(keep) as (data, scratch):
-        with server(data) as running:
-            _title(1, "A server", f"{running.address}, a process of its own, data in {data}")
-            written = uvloop.run(_stream(running.address))
-            text_count = uvloop.run(_write_texts(running.address))
-            print_text(f"wrote {count_text(text_count, 'line')} of documentation to {TEXTS}, keyed by module")
-            _query(running, scratch, missing=what_is_missing() if with_spark else "--no-spark was given")
-        _title(4, "Where the bytes are", "the server has stopped; its folder, read offline")
-        _show_files(data)
-        _title(5, "Is it all there?", "every checksum, and every segment against chunks and log")
-        _verify(data)
-        _farewell(keep, written + text_count, time.monotonic() - started_s)
+    screen = Screen(is_quiet=as_json)
+    screen.line(Text.assemble(("Millrace", "bold cyan"), ": durable streams for Python and Spark, the best of it"))
+    missing = what_is_missing() if with_spark else "--no-spark was given"
+    try:
+        with _folders(keep) as (data, scratch):
+            told = _run(data, scratch, screen=screen, has_spark=not missing, duration_s=seconds, fault=fault)
+            _show(told, screen=screen, missing=missing)
+            places = _places(data)
+            findings = verify_folder(data).findings
+    except DemoError as error:
+        print_error(str(error))
+        raise typer.Exit(1) from None
+    is_proved = all(proof.holds for proof in told.proofs) and not findings
+    if as_json:
+        print_json(_json(told, screen=screen, missing=missing, findings=findings, is_proved=is_proved))
+    else:
+        _show_places(places, screen=screen)
+        _say_proved(findings, screen=screen, is_proved=is_proved)
+        _farewell(keep, screen=screen)
+    if not is_proved:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -101,213 +91,108 @@ def _folders(keep: Path | None) -> Iterator[tuple[Path, Path]]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _title(number: int, name: str, rest: str) -> None:
-    print_text("")
-    print_text(Text.assemble((f"{number}. {name}", "bold"), (f"  {rest}", "dim")))
-
-
-# --- writing and tailing ---
-
-
-async def _stream(address: str) -> int:
-    """Write a year of measurements within seconds, with a tail reader beside it; return how many there were."""
-    measured = readings()
-    async with connect(address) as client:
-        await client.create_stream(TEMPERATURES, StreamConfig(scaling=ScalingPolicy.fixed(SEGMENTS)))
-        _title(
-            2, "A year of measurements, live",
-            f"{count_text(len(measured), 'hourly reading')} of two cities into {TEMPERATURES}, a tail reader beside it",
-        )  # fmt: skip
-        sensors: dict[str, _Sensor] = {}
-        delays_s: list[float] = []
-        sent_s: dict[tuple[str, int], float] = {}
-        with _live() as show:
-            async with client.reader(TEMPERATURES, start=TAIL) as reader:
-                writing = asyncio.create_task(_write(client, measured, sent_s))
-                received = 0
-                while received < len(measured):
-                    for event in await _next_or_failure(reader, writing):
-                        reading = _reading_of(event)
-                        sensors.setdefault(reading.sensor, _Sensor()).add(reading.timestamp_us, reading.temp_f)
-                        delays_s.append(time.monotonic() - sent_s.pop((reading.sensor, reading.timestamp_us)))
-                        received += 1
-                    show(_sensor_table(sensors))
-                await writing
-    delay_s = percentile(sorted(delays_s), 50)
-    print_text(Text(f"from write to disk to reader: {duration_text(delay_s)} (median, blocks of events)", style="dim"))
-    return len(measured)
-
-
-async def _next_or_failure(reader: Reader, writing: "asyncio.Task[None]") -> list[Event]:
-    """Return the next events, or raise why none will come any more."""
-    reading = asyncio.ensure_future(reader.next_events())
-    await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
-    if not reading.done() and writing.done():
-        writing.result()
-    return await reading
-
-
-async def _write(client: Client, measured: list[Reading], sent_s: dict[tuple[str, int], float]) -> None:
-    """Write the measurements evenly over the time of the show, each with its own timestamp, keyed by its sensor."""
-    steps = round(LIVE_S * STEPS_PER_S)
-    started_s = time.monotonic()
-    async with client.writer(TEMPERATURES) as writer:
-        for step in range(steps):
-            for reading in measured[len(measured) * step // steps : len(measured) * (step + 1) // steps]:
-                sent_s[reading.sensor, reading.timestamp_us] = time.monotonic()
-                _ = writer.write(reading.value(), key=reading.sensor, timestamp_us=reading.timestamp_us)
-            await asyncio.sleep(max(0.0, started_s + (step + 1) / STEPS_PER_S - time.monotonic()))
-
-
-def _reading_of(event: Event) -> Reading:
-    content = json.loads(event.value)
-    return Reading(content["sensor"], event.timestamp_us or 0, content["temp_f"])
-
-
-@contextmanager
-def _live() -> Iterator[Callable[[Table], None]]:
-    """Lend a function that shows a table in the place of the one before; in a pipe only the last is printed."""
-    if is_terminal():
-        with Live(console=console(), refresh_per_second=15) as live:
-            yield live.update
-        return
-    shown: list[Table] = []
-    yield lambda table: shown.__setitem__(slice(None), [table])
-    for table in shown:
-        print_made(table)
-
-
-def _sensor_table(sensors: dict[str, _Sensor]) -> Table:
-    rows = [
-        (
-            name,
-            time_text(sensor.timestamp_us)[:16],
-            f"{sensor.last:.1f}",
-            f"{sensor.low:.1f}",
-            f"{sensor.high:.1f}",
-            sensor.count,
-        )
-        for name, sensor in sorted(sensors.items())
-    ]
-    columns = ("sensor", "time", "now F", "lowest F", "highest F", "readings")
-    return make_table(columns, rows, right=columns[2:])
-
-
-async def _write_texts(address: str) -> int:
-    """Write the texts, all lines of a module as one block; return how many lines there were."""
-    of_module: dict[str, list[bytes]] = {}
-    found: list[Line] = await asyncio.to_thread(lambda: list(lines()))
-    for line in found:
-        of_module.setdefault(line.module, []).append(line.text.encode())
-    async with connect(address) as client:
-        await client.create_stream(TEXTS, StreamConfig(scaling=ScalingPolicy.fixed(SEGMENTS)))
-        async with client.writer(TEXTS) as writer:
-            for module, texts in of_module.items():
-                _ = writer.write_many(texts, key=module)
-    return len(found)
-
-
-# --- Spark ---
-
-
-def _query(running: TestServer, scratch: Path, *, missing: str) -> None:
-    _title(3, "Spark", 'spark.readStream.format("millrace"), the queries of any Spark program')
-    if missing:
-        print_text(Text.assemble(("skipped: ", "yellow"), missing))
-        return
+def _run(data: Path, scratch: Path, *, screen: Screen, has_spark: bool, duration_s: float, fault: Fault | None) -> Told:
     with ExitStack() as stack:
-        try:
-            with _waiting("starting Spark"):
-                spark = stack.enter_context(demo_session(scratch))
-            with _waiting("averages over windows of 28 days"):
-                averages = monthly_averages(spark, address=running.address, stream=TEMPERATURES, folder=scratch)
-            print_table(
-                ("28 days from", "sensor", "lowest F", "mean F", "highest F", "readings"),
-                [
-                    (
-                        window.start,
-                        window.sensor,
-                        f"{window.low:.1f}",
-                        f"{window.mean:.1f}",
-                        f"{window.high:.1f}",
-                        window.count,
-                    )
-                    for window in averages
-                ],
-                right=("lowest F", "mean F", "highest F"),
-            )
-            with _waiting("counting words"):
-                counts = word_counts(spark, address=running.address, stream=TEXTS, folder=scratch)
-        except Exception:
-            log = scratch / "spark.log"
-            print_note(log.read_text()[-4000:] if log.exists() else "Spark wrote no log")
-            raise
-    print_text("the words that the authors of the standard library use most:")
-    print_text("  " + ", ".join(f"{word} {count:,}" for word, count in counts))
+        running = stack.enter_context(server(data, settings=SETTINGS_SMALL | eager_settings(duration_s)))
+        screen.title("1. A server", f"{running.address}, a process of its own, data in {data}")
+        driver = None
+        if has_spark:
+            arguments = (f"{__package__}.queries", running.address, str(scratch))
+            driver = Program(*arguments, log=scratch / "spark.log")
+            stack.push(driver)
+        return uvloop.run(Run(running, driver, readings(), screen=screen, duration_s=duration_s).run(fault=fault))
 
 
-@contextmanager
-def _waiting(what: str) -> Iterator[None]:
-    """Show that something is under way, and how long it took."""
-    started_s = time.monotonic()
-    if is_terminal():
-        with console().status(what):
-            yield
-    else:
-        yield
-    print_text(Text(f"{what}: {duration_text(time.monotonic() - started_s)}", style="dim"))
+# --- what is shown at the end ---
 
 
-# --- what is left ---
+def _show(told: Told, *, screen: Screen, missing: str) -> None:
+    delays_s = sorted(told.delays_s)
+    median, high = (duration_text(percentile(delays_s, part)) for part in (50, 99))
+    screen.line(
+        Text(f"from write, over the disk, to the live tail: {median} (median), {high} (99 of 100)", style="dim")
+    )
+    screen.title("3. SQL over the past", f"what the query of Spark has written to {CELSIUS} by now")
+    if missing:
+        screen.line(Text.assemble(("skipped: ", "yellow"), missing))
+    elif told.answer:
+        screen.line(Text(SQL, style="dim"))
+        screen.table(list(told.answer[0]), [list(row.values()) for row in told.answer])
+    screen.title("4. The proof", "each acknowledged event, and each result beside what plain Python makes of it")
+    columns = ("stream", "expected", "there once", "missing", "too many", "out of order")
+    counts = [(each.expected, each.once, each.missing, each.extra, each.misplaced) for each in told.proofs]
+    rows = [(each.stream, *map("{:,}".format, of)) for each, of in zip(told.proofs, counts, strict=True)]
+    screen.table(columns, rows, right=columns[1:])
 
 
-def _show_files(data: Path) -> None:
+def _places(data: Path) -> list[str]:
+    """Return where the bytes are, a line each."""
     report = inspect_folder(data, limit=0)
-    for section in report.sections:
-        if section.name == "segments":
-            print_table(section.columns, section.rows)
-    log_bytes = sum(row[1] for section in report.sections if section.name == "log_files" for row in section.rows)
-    chunks = [row for section in report.sections if section.name == "chunks" for row in section.rows]
-    print_text(f"tier 1, the log: {size_text(log_bytes)} preallocated, {report.facts.get('log', '')}")
-    print_text(f"tier 2, forever: {count_text(len(chunks), 'chunk')}, {size_text(sum(row[1] for row in chunks))}:")
-    for row in chunks:
-        print_text(f"  {row[0]}")
-
-
-def _verify(data: Path) -> None:
-    result = verify_folder(data)
-    if result.findings:
-        for finding in result.findings:
-            print_text(Text(f"{finding.file} at {finding.offset}: {finding.what}", style="bold red"))
-        raise typer.Exit(1)
-    print_text(
-        f"{count_text(result.segments, 'segment')}, {count_text(result.batches, 'batch', 'batches')} and "
-        f"{count_text(result.chunks, 'chunk')}: everything is as it was written"
-    )
-
-
-def _farewell(keep: Path | None, count: int, elapsed_s: float) -> None:
-    print_text("")
-    print_text(
-        Text.assemble((f"{count_text(count, 'event')}, {duration_text(elapsed_s)}. ", "bold green"), "Try next:")
-    )
-    folder = str(keep) if keep is not None else "millrace-data"
-    rows = [
-        (
-            f"millrace serve --data-dir {folder}",
-            "a server of your own" if keep is None else "the same data, served again",
-        ),
-        ("millrace stream create app/log --segments 2", "a stream, in another terminal"),
-        ("cat /etc/services | millrace write app/log", "each line an event"),
-        ("millrace tail app/log --from head", "and out again, as they come"),
-        (f"millrace inspect {folder}", "where they are"),
-        ("millrace doctor", "what your disk really does"),
+    rows = {section.name: section.rows for section in report.sections}
+    chunks = rows.get("chunks", [])
+    log_bytes = sum(row[1] for row in rows.get("log_files", []))
+    example = f", such as {chunks[0][0]}" if chunks else ""
+    return [
+        f"tier 1, the log: {size_text(log_bytes)} preallocated, {report.facts.get('log', '')}",
+        f"tier 2, forever: {count_text(len(chunks), 'chunk')}, {size_text(sum(row[1] for row in chunks))}{example}",
     ]
-    grid = Table.grid(padding=(0, 3, 0, 2))
-    grid.add_column(style="cyan" if is_terminal() else "", no_wrap=True)
-    grid.add_column()
-    for command, meaning in rows:
-        grid.add_row(command, meaning)
-    print_made(grid)
+
+
+def _show_places(places: Sequence[str], *, screen: Screen) -> None:
+    screen.title("5. Where the bytes are", "the server has stopped; its folder, read offline")
+    for line in places:
+        screen.line(line)
+
+
+def _say_proved(findings: Sequence[Finding], *, screen: Screen, is_proved: bool) -> None:
+    for finding in findings:
+        screen.line(Text(f"{finding.file} at {finding.offset}: {finding.what}", style="bold red"))
+    if not findings:
+        screen.line("every checksum, and every segment against chunks and log: everything is as it was written")
+    screen.line()
+    if is_proved:
+        screen.line(
+            Text("Nothing is missing, nothing is there twice, and each key is in its order.", style="bold green")
+        )
+    else:
+        screen.line(Text("The proof FAILED: see the table.", style="bold red"))
+
+
+def _json(told: Told, *, screen: Screen, missing: str, findings: Sequence[Finding], is_proved: bool) -> dict[str, Any]:
+    delays_s = sorted(told.delays_s)
+    return {
+        "is_proved": is_proved,
+        "seconds": round(screen.elapsed_s, 1),
+        "spark_skipped": missing,
+        "splits": told.splits,
+        "merges": told.merges,
+        "latency_s": {"median": percentile(delays_s, 50), "p99": percentile(delays_s, 99)},
+        "kills": [picked(kill, "process", "silence_s") for kill in told.kills],
+        "answer": told.answer,
+        "proofs": [_proof_json(proof) for proof in told.proofs],
+        "findings": [f"{finding.file}: {finding.what}" for finding in findings],
+    }
+
+
+def _proof_json(proof: Proof) -> dict[str, Any]:
+    return picked(proof, "stream", "expected", "once", "missing", "extra", "misplaced", "holds")
+
+
+def _farewell(keep: Path | None, *, screen: Screen) -> None:
+    screen.line(Text.assemble(f"That took {duration_text(screen.elapsed_s)}. ", "Try next:"))
+    folder = str(keep) if keep is not None else "millrace-data"
+    screen.commands(
+        [
+            (
+                f"millrace serve --data-dir {folder}",
+                "a server of your own" if keep is None else "the same data, served again",
+            ),
+            ("millrace stream create app/log --segments 2", "a stream, in another terminal"),
+            ("cat /etc/services | millrace write app/log", "each line an event"),
+            ("millrace tail app/log --from head", "and out again, as they come"),
+            (f"millrace inspect {folder}", "where they are"),
+            ("millrace doctor", "what your disk really does"),
+        ]
+    )
     if keep is None:
         print_note("the demo's own data is deleted; --keep DIR leaves it for you to look at")

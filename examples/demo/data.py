@@ -1,4 +1,4 @@
-"""What the demo streams: temperatures that were published, and text that was written. No random numbers.
+"""What the demo and others stream: temperatures that were published, text that was written. No random numbers.
 
 Temperatures of every hour of 2010 in Seattle and San Francisco travel inside the PyPI package `vega_datasets` (they are
 as smooth as means over many years); text is what the authors of Python's standard library wrote into it. Neither needs
@@ -33,6 +33,11 @@ class Reading(NamedTuple):
     sensor: str
     timestamp_us: int
     temp_f: float
+
+    @property
+    def key(self) -> str:
+        """Its sensor and the hour of the day: the series of each hour is one that keeps its order."""
+        return f"{self.sensor} {self.timestamp_us // 3_600_000_000 % 24:02}h"
 
     def value(self) -> bytes:
         """Return the event."""

@@ -1,35 +1,32 @@
-"""The queries of the demo: PySpark in this process, its log in a file.
+"""The driver of the demo, a process of its own: `python -m millrace.examples.demo.queries ADDRESS FOLDER`.
 
-Both are streaming queries that take what is there and end (`availableNow`): the same lines run forever without that.
+A streaming query takes each reading, turns its degrees into Celsius, and writes it to a second stream, each one once.
+Its checkpoint is in the folder: kill this program at any moment, start it again, and it continues. Beside it, questions
+in SQL that come as events of a third stream are answered in a fourth one, from all that the query has written by then.
 """
 
+import json
 import os
 import shutil
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
+from millrace import HEAD, blocking
 from millrace.examples.running import spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-WORD_LENGTH_MIN = 5
-WORDS_SHOWN = 12
+TEMPERATURES: Final = "demo/temperatures"
+CELSIUS: Final = "demo/celsius"
+QUESTIONS: Final = "demo/questions"
+ANSWERS: Final = "demo/answers"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """The temperatures of one sensor over 28 days."""
-
-    start: str
-    sensor: str
-    low: float
-    mean: float
-    high: float
-    count: int
+MOST_PER_BATCH: Final = "3000"
+"""Events of a micro-batch, so that one which is killed is not all of them."""
 
 
 def what_is_missing() -> str:
@@ -42,77 +39,65 @@ def what_is_missing() -> str:
     return ""
 
 
-def demo_session(folder: Path) -> AbstractContextManager["SparkSession"]:
-    """Return a session of Spark to be entered, whose files are in `folder`, with its log `spark.log`."""
+def cook(spark: "SparkSession", address: str, folder: Path) -> None:
+    """Start the query, or continue it where its checkpoint says."""
+    rows = (
+        spark.readStream.format("millrace")
+        .schema("sensor string, temp_f double, _key string, _timestamp timestamp")
+        .options(address=address, stream=TEMPERATURES, valueFormat="json", startCut="head")
+        .option("maxEventsPerTrigger", MOST_PER_BATCH)
+        .load()
+    )
+    (
+        rows.selectExpr("sensor", "(temp_f - 32) * 5 / 9 AS celsius", "_key", "_timestamp")
+        .writeStream.format("millrace")
+        .options(address=address, stream=CELSIUS, valueFormat="json", writerId="demo/celsius")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+
+
+def answer(spark: "SparkSession", address: str) -> None:
+    """Answer questions in SQL over what the query has written, for as long as this process lives."""
+    try:
+        with (
+            blocking.connect(address) as client,
+            client.reader(QUESTIONS, start=HEAD) as questions,
+            client.writer(ANSWERS) as answers,
+        ):
+            for question in questions:
+                (
+                    spark.read.format("millrace")
+                    .schema("sensor string, celsius double, _timestamp timestamp")
+                    .options(address=address, stream=CELSIUS, valueFormat="json")
+                    .load()
+                    .createOrReplaceTempView("celsius")
+                )
+                rows = spark.sql(question.value.decode()).collect()
+                answers.write(json.dumps([row.asDict() for row in rows]).encode()).result()
+    finally:
+        # Who waits for an answer sees that this process has ended.
+        for query in spark.streams.active:
+            query.stop()
+
+
+def run(address: str, folder: Path) -> None:
+    """Run the query, and answer, until the query fails or the process is killed."""
     settings = {
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # A JVM that lives for half a minute is better off without its second compiler: 11 s of processor, not 18, up to
+        # the end of a first query.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # The query never ends, and would have all cores before a question has one.
+        "spark.scheduler.mode": "FAIR",
     }
-    return spark_session("millrace demo", settings, log=folder / "spark.log")
+    with spark_session("millrace demo", settings) as spark:
+        cook(spark, address, folder)
+        threading.Thread(target=answer, args=(spark, address), daemon=True).start()
+        spark.streams.awaitAnyTermination()
 
 
-def monthly_averages(spark: "SparkSession", *, address: str, stream: str, folder: Path) -> list[Window]:
-    """Return the temperatures of each sensor over windows of 28 days."""
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
-
-    reading = F.from_json(F.col("value").cast("string"), "sensor string, temp_f double")
-    temperatures = (
-        spark.readStream.format("millrace")
-        .option("address", address)
-        .option("stream", stream)
-        .option("startCut", "head")
-        .option("maxBytesPerTrigger", "512k")
-        .load()
-        .select("timestamp", reading.alias("reading"))
-        .select("timestamp", "reading.*")
-    )
-    windows = temperatures.groupBy(F.window("timestamp", "28 days", startTime="22 days"), "sensor").agg(
-        F.min("temp_f").alias("low"),
-        F.avg("temp_f").alias("mean"),
-        F.max("temp_f").alias("high"),
-        F.count("*").alias("readings"),
-    )
-    rows = _run(spark, windows, name="averages", folder=folder)
-    rows.sort(key=lambda row: (row["window"]["start"], row["sensor"]))
-    return [
-        Window(
-            start=row["window"]["start"].strftime("%d %b"),
-            sensor=row["sensor"],
-            low=row["low"],
-            mean=row["mean"],
-            high=row["high"],
-            count=row["readings"],
-        )
-        for row in rows
-    ]
-
-
-def word_counts(spark: "SparkSession", *, address: str, stream: str, folder: Path) -> list[tuple[str, int]]:
-    """Return the words that occur most often, with how often they do."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    words = (
-        spark.readStream.format("millrace")
-        .option("address", address)
-        .option("stream", stream)
-        .load()
-        .select(F.explode(F.split(F.lower(F.col("value").cast("string")), "[^a-z]+")).alias("word"))
-        .where(F.length("word") >= WORD_LENGTH_MIN)
-    )
-    rows = _run(spark, words.groupBy("word").count(), name="words", folder=folder)
-    counted = [(row["word"], row["count"]) for row in rows]
-    return sorted(counted, key=lambda row: (-row[1], row[0]))[:WORDS_SHOWN]
-
-
-def _run(spark: "SparkSession", result: "DataFrame", *, name: str, folder: Path) -> list[Any]:
-    """Run a streaming query over what is there, and return its result table."""
-    query = (
-        result.writeStream.format("memory")
-        .queryName(name)
-        .outputMode("complete")
-        .option("checkpointLocation", str(folder / f"checkpoint-{name}"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return spark.table(name).collect()
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]))
