@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -64,14 +65,15 @@ class Told:
         self._thread.join()
 
     def _follow(self) -> None:
-        try:
-            with self._client.reader(MATCHES, start=millrace.HEAD) as reader:
-                while events := reader.next_events():
-                    with self._changed:
-                        self.matches.update(match_of(event.value) for event in events)
-                        self._changed.notify_all()
-        except millrace.ClientClosedError:
-            pass  # this is how it ends
+        # A reader whose client is closed by another thread, which is how this ends, may raise either.
+        with (
+            suppress(millrace.ClientClosedError, RuntimeError),
+            self._client.reader(MATCHES, start=millrace.HEAD) as reader,
+        ):
+            while events := reader.next_events():
+                with self._changed:
+                    self.matches.update(match_of(event.value) for event in events)
+                    self._changed.notify_all()
 
     def wait_for(self, count: int) -> None:
         """Wait until so many matches were told."""
