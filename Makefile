@@ -25,7 +25,7 @@ SPARK40_VERSION := 4.0.0
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED)  ## recorded temperatures: segments split, Spark cooks, server and driver are killed, nothing is missing
+demo: $(INSTALLED)  ## recorded temperatures: segments split, Spark converts them, server and driver are killed, nothing is missing
 	$(BIN)/millrace demo $(ARGS)
 
 elastic: $(INSTALLED)  ## drive load up and down for four minutes, check every event, draw the splits and merges

@@ -75,7 +75,7 @@ def written_item(reading: Reading) -> Item:
     return Item(reading.key, reading.timestamp_us, reading.temp_f)
 
 
-def cooked_item(reading: Reading) -> Item:
+def converted_item(reading: Reading) -> Item:
     """Return what the query should make of a reading: the same sums in the same order, so the same number."""
     return Item(reading.key, reading.timestamp_us, (reading.temp_f - 32) * 5 / 9)
 

@@ -17,7 +17,7 @@ from millrace.model.lineage import Epoch
 
 from .data import Reading
 from .live import PHASES, Load, target_per_s
-from .proof import Proof, cooked_item, item_with, prove, read, written_item
+from .proof import Proof, converted_item, item_with, prove, read, written_item
 from .pulse import Pulse
 from .queries import ANSWERS, CELSIUS, QUESTIONS, TEMPERATURES
 from .screen import Bars, Screen
@@ -271,7 +271,7 @@ class Run:
         self._told.proofs.append(prove(TEMPERATURES, [written_item(reading) for reading in acked], found))
         if self._driver is not None:
             found = await read(client, CELSIUS, item_with("celsius"))
-            self._told.proofs.append(prove(CELSIUS, [cooked_item(reading) for reading in acked], found))
+            self._told.proofs.append(prove(CELSIUS, [converted_item(reading) for reading in acked], found))
 
 
 async def spoil(client: millrace.Client, fault: Fault, reading: Reading) -> None:

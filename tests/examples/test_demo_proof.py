@@ -3,7 +3,7 @@
 import pytest
 
 from millrace.examples.demo.data import Reading
-from millrace.examples.demo.proof import Item, Proof, cooked_item, prove, written_item
+from millrace.examples.demo.proof import Item, Proof, converted_item, prove, written_item
 
 WRITTEN = [Item("a", 1, 0.5), Item("b", 1, 0.5), Item("a", 2, 0.5), Item("b", 3, 0.25)]
 
@@ -41,4 +41,4 @@ def test_a_reading_is_of_the_series_of_its_hour() -> None:
     noon = Reading("KSEA", 1_262_304_000_000_000 + 12 * 3_600_000_000, 41.0)
 
     assert written_item(noon) == ("KSEA 12h", noon.timestamp_us, 41.0)
-    assert cooked_item(noon) == ("KSEA 12h", noon.timestamp_us, 5.0)
+    assert converted_item(noon) == ("KSEA 12h", noon.timestamp_us, 5.0)

@@ -192,7 +192,7 @@ def test_a_query_matches_what_is_written_while_it_is_saved(client: blocking.Clie
     assert sorted((match.query, match.document) for match in told) == [("fruit", "first"), ("fruit", "pear")]
     values = {client.fetch_event(match.position).value for match in told}
     assert values == {b"a green apple", b"the green pear"}
-    # By the time of the events: whoever looks later, or at other batches, finds the same.
+    # By the time of the events: who looks later, or at other batches, finds the same.
     assert Counter(told) == Counter(match for version in came for match in matches([version], saved(client)))
 
 

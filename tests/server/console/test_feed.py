@@ -165,7 +165,7 @@ async def test_from_the_place_after_each_event_on_nothing_is_missing_or_twice(
 
 @pytest.mark.asyncio
 async def test_what_comes_later_is_said_when_it_comes(server: Server, client: millrace.Client) -> None:
-    """The place is known before the first event: whoever is cut off until then misses nothing."""
+    """The place is known before the first event: who is cut off until then misses nothing."""
     await create(client)
     await write(client, range(7))
     async with Fed(server, millrace.TAIL) as fed, Fed(server, millrace.TAIL) as cut_off:

@@ -212,7 +212,7 @@ async def test_so_many_feeds_are_open_at_once_and_the_rest_of_the_console_answer
 
 
 @pytest.mark.asyncio
-async def test_whoever_has_read_a_sealed_stream_to_its_end_is_told_to_stay_away(tmp_path: Path) -> None:
+async def test_who_has_read_a_sealed_stream_to_its_end_is_told_to_stay_away(tmp_path: Path) -> None:
     async with shop(tmp_path) as running:
         await running.write(b"a")
         await running.client.seal_stream(STREAM)
