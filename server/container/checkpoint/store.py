@@ -207,6 +207,8 @@ class CheckpointStore:
             self.remove_copy()
             with contextlib.closing(self._files.database(self.copy_path, mode="rwc")) as copy:
                 copy.execute("PRAGMA synchronous=OFF")
+                # The copy is one transaction, and may be larger than the memory of the machine; nobody else reads it.
+                copy.execute("PRAGMA cache_spill=ON")
                 self._connection.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
             return self._files.size(self.copy_path)
 

@@ -2,6 +2,8 @@ import contextlib
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from itertools import count
@@ -21,6 +23,8 @@ from millrace.server.errors import (
     ShuttingDownError,
     StorageError,
 )
+from millrace.wire import messages as m
+from millrace.wire.limits import MIB
 from tests.server.container.checkpoint.stores import (
     RICH,
     assert_saves_arrive,
@@ -253,6 +257,37 @@ def test_an_export_restores_what_was_saved_last(tmp_path: Path, rich_copy: bytes
         assert durable_view(state) == durable_view(RICH)
         assert (checkpoint.sequence, checkpoint.replay_from, checkpoint.container_epoch) == (10, 5, 7)
         assert_saves_arrive(other, state)
+
+
+def test_an_export_takes_little_memory(tmp_path: Path) -> None:
+    """Behaviour 86: a copy is one transaction of SQLite, and none of its pages wait in memory for the end."""
+    path = tmp_path / "large.db"
+    with opened(path) as store:
+        past = history(("create", 0, 0), state=empty_state(store))
+        for number in range(1024):
+            past.apply(m.AttributeSet(segment_id=1, present=1, key=f"k{number}", value=bytes(64_000)))
+        save(store, past.state, 10)
+    program = f"""
+import re
+from pathlib import Path
+from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.host.files import OsFileSystem
+
+store = CheckpointStore(OsFileSystem(), Path({str(path)!r}))
+store.load()
+
+def most_bytes():
+    return int(re.search("VmHWM: *\\t* *([0-9]+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+Path("/proc/self/clear_refs").write_text("5")  # from here on; what loading took does not count
+before = most_bytes()
+print(store.export(), most_bytes() - before)
+store.close()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    size, more_bytes = map(int, ran.stdout.split())
+    assert size > 60 * MIB
+    assert more_bytes < 16 * MIB
 
 
 def test_a_journal_of_the_old_file_is_not_applied_to_a_restored_one(
