@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from operator import attrgetter
-from random import random
+from random import Random
 from secrets import token_bytes
 from typing import Final, TypeVar
 
@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", bound=m.Message)
 R = TypeVar("R")
+
+# Not the one of the module `random`: who seeds that, to have the same numbers again, would get others.
+_CHANCE: Final = Random()
 
 
 class ChannelState(Enum):
@@ -111,7 +114,7 @@ class Channel:
         guard: ForkGuard,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        chance: Callable[[], float] = random,
+        chance: Callable[[], float] = _CHANCE.random,
         connect: Callable[[Address, ClientOptions, bytes], Awaitable[Connection]] = open_connection,
         session_id: bytes = b"",
         waits: Waits | None = None,

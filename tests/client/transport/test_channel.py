@@ -1,9 +1,11 @@
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from itertools import product
 
 import pytest
 
+from millrace.client.client import Client
 from millrace.client.errors import (
     ClientClosedError,
     ConnectionLostError,
@@ -11,6 +13,7 @@ from millrace.client.errors import (
     RequestTimeoutError,
     ServerUnreachableError,
 )
+from millrace.client.options import ClientOptions
 from millrace.client.transport.channel import TRANSITIONS, Channel, ChannelEvent, ChannelState
 from millrace.client.waiting import WaitReason
 from millrace.wire import messages as m
@@ -147,6 +150,17 @@ async def test_a_request_is_sent_again_until_its_time_limit() -> None:
     with pytest.raises(ServerUnreachableError):
         await asking
     await channel.close()
+
+
+async def test_a_client_that_tries_again_leaves_the_random_numbers_of_its_program_alone() -> None:
+    options = ClientOptions(request_timeout_s=0.3)
+    before = random.getstate()
+    client = Client("127.0.0.1:1", options)  # nobody listens there
+    with pytest.raises(ServerUnreachableError):
+        await client.transaction_outcome("app/deploy")
+    assert client.statistics().writes.retries
+    await client.close()
+    assert random.getstate() == before
 
 
 async def test_a_request_without_an_answer_ends_at_its_time_limit() -> None:
