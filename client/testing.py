@@ -24,7 +24,7 @@ START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 
 # Small log files: a test writes little, and each file is filled with zeros when the server starts.
-SETTINGS_SMALL: Final = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20)}
+SETTINGS_SMALL: Final = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20), "MILLRACE_WAL_HEADROOM_BYTES": str(1 << 20)}
 
 
 class TestServer:

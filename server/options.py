@@ -1,7 +1,7 @@
 """All settings of a server, composed of those of its parts.
 
 Settings come from arguments of `serve`, or from the environment: `MILLRACE_<PART>_<OPTION>`, for instance
-`MILLRACE_WAL_FILE_SIZE_BYTES=33554432` or `MILLRACE_CONTAINER_FLUSH_AGE_S=1.5`. Nothing else reads the environment.
+`MILLRACE_WAL_FILE_SIZE_BYTES=134217728` or `MILLRACE_CONTAINER_FLUSH_AGE_S=1.5`. Nothing else reads the environment.
 """
 
 import logging

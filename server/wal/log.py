@@ -263,8 +263,9 @@ class Wal:
         active_room = self._active_room_bytes
         if self._promised_bytes + cost + reserve <= active_room:
             return True
-        # Each file may be left with a gap in which the next run did not fit, smaller than the largest of them.
-        waste = max(cost, self._largest_promise_bytes)
+        # Each file may be left with a gap in which the next run did not fit, smaller than the largest of them. One
+        # control record may need all of the reserve.
+        waste = max(cost, reserve, self._largest_promise_bytes)
         whole = self._pool.unused_files(self._taken_count) * max(0, self._options.file_room_bytes - waste)
         return self._promised_bytes + cost + reserve <= max(0, active_room - waste) + whole
 

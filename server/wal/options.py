@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.server.errors import ConfigurationError
-from millrace.wire.limits import KIB, MIB
+from millrace.wire.limits import KIB, MIB, RECORD_SIZE_BYTES_MAX
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .batch import BATCH_OVERHEAD_BYTES
@@ -34,8 +34,9 @@ class WalOptions:
     run_size_bytes_max: int = 17 * MIB
     # A batch up to this size that is alone is written and synced in the event loop, see `lone`. 0: none is.
     lone_size_bytes_max: int = 128 * KIB
-    # Kept free for control records: truncates and deletes must work when appends no longer do.
-    headroom_bytes: int = 1 * MIB
+    # Kept free for control records: truncates, deletes and commits must work when appends no longer do. Enough for the
+    # largest of them, a commit of many thousands of parts, and for many small ones after it.
+    headroom_bytes: int = RECORD_SIZE_BYTES_MAX + 1 * MIB
     # How long to wait until a file that the disk had no room for is tried again.
     retry_interval_s: float = 1.0
 

@@ -18,7 +18,7 @@ from millrace.server.folder import FORMAT_VERSION
 from tests.cli.conftest import Run
 
 PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())", "serve"]
-SETTINGS = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20)}
+SETTINGS = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20), "MILLRACE_WAL_HEADROOM_BYTES": str(1 << 20)}
 
 Serve = Callable[..., "subprocess.Popen[str]"]
 

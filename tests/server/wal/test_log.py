@@ -1,16 +1,17 @@
 import asyncio
 import threading
 import uuid
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from millrace.server.errors import FolderVersionError, LogClosedError, LogFailedError
+from millrace.server.errors import FolderVersionError, LogClosedError, LogFailedError, NoSpaceError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import Ending, LogOwner, RecoveredBatch, Wal, WalOptions
 from millrace.wire.append_run import AppendRun
-from millrace.wire.limits import KIB, MIB
+from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES, KIB, MIB, RECORD_SIZE_BYTES_MAX
 from tests.support.clock import ManualClock
 from tests.support.files import STALL_S_MAX, MemoryFileSystem
 from tests.support.waiting import until
@@ -20,6 +21,7 @@ from tests.support.wal import (
     SMALL,
     OpenLog,
     append_run,
+    control_run,
     create,
     open_and_close,
     open_log,
@@ -306,6 +308,26 @@ async def test_the_log_of_somebody_else_is_refused(files: MemoryFileSystem) -> N
 
     with pytest.raises(FolderVersionError, match=r"belongs to container 1 of server .*, not to container 2 of server"):
         list(wal.recover())
+
+
+async def test_the_largest_record_finds_room_in_a_log_that_takes_no_more_appends(files: MemoryFileSystem) -> None:
+    """Behaviour 44: what ends something, such as a commit of very many parts, is taken when appends are refused."""
+    log = await open_log(files, WalOptions(file_size_bytes=40 * MIB, files_max=2, spare_files=1))
+    for number in count():
+        try:
+            log.wal.submit(append_run(7, number * MIB, bytes(MIB)))
+        except NoSpaceError:
+            break
+
+    log.wal.submit(control_run(bytes(RECORD_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES)))
+    log.wal.submit(control_run(b"one more"))
+    await log.wal.close()
+
+    again = await open_log(files, WalOptions(file_size_bytes=40 * MIB, files_max=2, spare_files=1))
+    *_, largest, last = (run for batch in again.batches for run in batch.runs)
+    assert len(largest.frames) == RECORD_SIZE_BYTES_MAX
+    assert bytes(last.frames).endswith(b"one more")
+    await again.wal.close()
 
 
 async def test_a_run_above_the_limit_is_our_own_fault(files: MemoryFileSystem) -> None:
