@@ -9,6 +9,7 @@ One event loop runs in one background thread for each client; every call hands i
 are derived from those of the async client (`millrace.client.loop_thread`): what is written out here is what differs for
 threads. What is read crosses the threads a block at a time, not an event at a time. A client may be used by many
 threads; a writer too, and each thread's events stay in the order it wrote them; a reader by one thread at a time.
+A thread that waits for a reader is ended by closing the client in another one: it sees `ClientClosedError`.
 
 Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt, and nothing that was read is lost.
 """
@@ -18,7 +19,7 @@ import concurrent.futures
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -456,12 +457,17 @@ class Client(Blocking[AsyncClient]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread; what waits fails with `ClientClosedError`."""
+        """Close the connections and end the thread; what waits fails with `ClientClosedError`.
+
+        Any thread may close, while others use the client. What they wait for, and what they ask for later, raises
+        `ClientClosedError`, also in what was made by the client; appends whose acknowledgement had not come may raise
+        `OutcomeUnknownError`. Closing again does nothing.
+        """
         try:
-            self._loop.call(self._target.close)
-        except ClientClosedError:
-            return  # closed before
-        self._loop.stop()
+            with suppress(ClientClosedError):  # closed before
+                self._loop.call(self._target.close)
+        finally:
+            self._loop.stop()
 
     def statistics(self) -> ClientStatistics:
         """Return what the connections have done and what waits in them."""

@@ -9,6 +9,10 @@ one function for each way of waiting:
 
 Parameters, types and the docstring are those of the coroutine, so a change there is a change here, and a type checker
 sees the whole signature. As `anyio.from_thread.start_blocking_portal`, with a check for forked processes.
+
+One thread may stop the loop while others use what belongs to it. What such a thread sees is one thing, whenever it
+happens: `ClientClosedError`, from the call that waits and from every later one. Leaving `with` or an iterator never
+hides an error of the body, and an iterator that is only left, not asked for more, is left quietly.
 """
 
 import asyncio
@@ -16,7 +20,7 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
@@ -41,6 +45,11 @@ class LoopThread:
     def __init__(self) -> None:
         self._guard = ForkGuard()
         self._loop = uvloop.new_event_loop()
+        # Everything is handed to the loop under this lock, and nothing after it was told to stop: what is handed over
+        # later than that would wait for a loop that no longer turns. Reentrant, because an iterator that is forgotten
+        # is closed by the garbage collector, which may run while the lock is held.
+        self._lock = threading.RLock()
+        self._is_stopped = False
         # A daemon: a program that forgets to close its client still ends.
         self._thread = threading.Thread(target=self._run, name="millrace", daemon=True)
         self._thread.start()
@@ -67,14 +76,16 @@ class LoopThread:
         self._check()
 
         async def run() -> T:
-            return await function()
+            try:
+                return await function()
+            except asyncio.CancelledError:
+                if self._is_stopped:
+                    raise _closed() from None
+                raise
 
-        coroutine = run()
-        try:
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        except RuntimeError:  # another thread has closed the loop since it was checked
-            coroutine.close()
-            raise ClientClosedError("the client was closed") from None
+        with self._lock:
+            self._check_is_running()
+            return asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def post(self, function: Callable[[], object]) -> None:
         """Call a function in the loop, soon; all that one thread posts, calls and starts is begun in its order.
@@ -82,29 +93,53 @@ class LoopThread:
         Raises like `start`.
         """
         self._check()
-        self._loop.call_soon_threadsafe(function)
+        with self._lock:
+            self._check_is_running()
+            self._loop.call_soon_threadsafe(function)
 
     def stop(self) -> None:
-        """End the loop and its thread; in a forked child there is no such thread."""
-        if self._guard.forked or not self._thread.is_alive():
+        """End the loop and its thread; what still runs in it is cancelled and fails with `ClientClosedError`.
+
+        Returns when the thread has ended, in each thread that calls it. In a forked child there is no such thread, and
+        nothing happens.
+        """
+        if self._guard.forked:
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        with self._lock:
+            if not self._is_stopped:
+                self._is_stopped = True
+                self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_TIMEOUT_S)
 
     def _check(self) -> None:
         self._guard.check()
-        if not self._thread.is_alive():
-            raise ClientClosedError("the client was closed")
         if threading.current_thread() is self._thread:
             raise RuntimeError("a blocking client cannot be used inside its own event loop")
+
+    def _check_is_running(self) -> None:
+        if self._is_stopped:
+            raise _closed()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._end())
             self._loop.close()
+
+    async def _end(self) -> None:
+        """End what was begun, as `asyncio.run` does, so that each thread that waits has its answer."""
+        await asyncio.sleep(0)  # what was started last makes its first step: only then it can tell why it is cancelled
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+
+def _closed() -> ClientClosedError:
+    return ClientClosedError("the client was closed")
 
 
 class Blocking(Generic[A_co]):
@@ -134,10 +169,19 @@ class Opened(Blocking[A_co]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave as `async with` does; nothing happens if it was closed before."""
-        if not self._is_left:
-            self._is_left = True
+        """Leave as `async with` does; nothing happens if it was closed before.
+
+        Raises:
+            ClientClosedError: the client was closed before this, and the body did not fail.
+        """
+        if self._is_left:
+            return
+        self._is_left = True
+        try:
             self._loop.call(functools.partial(self._manager.__aexit__, kind, error, trace))
+        except ClientClosedError:
+            if error is None:
+                raise
 
     def close(self) -> None:
         """Close, as leaving `with` does; closing again does nothing."""
@@ -169,7 +213,10 @@ def started(
 def iterated(
     method: Callable[Concatenate[A, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Blocking[A], P], Iterator[T]]:
-    """Return the method that yields what an asynchronous iterator does; leaving it early closes that."""
+    """Return the method that yields what an asynchronous iterator does; leaving it early closes that.
+
+    Leaving it is quiet where another thread has closed the client; asking it for more raises `ClientClosedError`.
+    """
 
     @documented(method)
     def iterate(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -188,7 +235,8 @@ def iterated(
                     return
                 yield item
         finally:
-            self._loop.call(close)
+            with suppress(ClientClosedError):  # whose client has closed this, too
+                self._loop.call(close)
 
     return iterate
 

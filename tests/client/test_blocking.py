@@ -253,6 +253,45 @@ def test_a_closed_client_refuses(server: TestServer, name: str) -> None:
         client.create_stream(name)
 
 
+def test_closing_a_client_ends_the_threads_that_use_it(server: TestServer, name: str) -> None:
+    """Each sees `ClientClosedError` and nothing else, wherever it is when another thread closes."""
+
+    def read() -> None:
+        with client.reader(name, start=millrace.HEAD) as reader:
+            while reader.next_events():
+                pass
+
+    def read_batches() -> None:
+        with client.reader(name, start=millrace.HEAD) as reader:
+            for _ in reader.arrow_batches():
+                pass
+
+    def open_and_leave() -> None:
+        while True:
+            with client.reader(name, start=millrace.HEAD, end=millrace.TAIL) as reader:
+                list(reader)
+
+    def list_and_leave() -> None:
+        while True:
+            next(iter(client.list_streams("tests")))
+
+    def write() -> None:
+        with client.writer(name) as writer:
+            while True:
+                writer.write(b"x").result()
+
+    uses = [read, read_batches, open_and_leave, list_and_leave, write]
+    for round_number in range(30):
+        with blocking.connect(server.address) as client, ThreadPoolExecutor(len(uses)) as pool:
+            client.create_stream(name)
+            done = [pool.submit(use) for use in uses]
+            for _ in range(round_number):  # so that the threads are elsewhere in each round
+                client.ping()
+            client.close()
+            errors = [future.exception(timeout=30) for future in done]
+        assert [type(error) for error in errors] == [millrace.ClientClosedError] * len(uses), errors
+
+
 def test_a_forked_child_gets_a_clear_error(server: TestServer) -> None:
     """Behaviour 10."""
     with millrace.blocking.connect(server.address) as client:

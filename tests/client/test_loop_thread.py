@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -171,6 +172,67 @@ def test_a_stopped_loop_refuses(loop: LoopThread, counter: BlockingCounter) -> N
     loop.stop()
     with pytest.raises(millrace.ClientClosedError):
         counter.add(1)
+
+
+def test_what_waits_when_the_loop_is_stopped_raises(loop: LoopThread, counter: BlockingCounter) -> None:
+    target = counter.plain()[1]
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(counter.wait) for _ in range(4)]
+        while target.log != ["waiting"] * 4:
+            counter.add(1)
+        loop.stop()
+        errors = [future.exception(timeout=30) for future in waiting]
+    assert [type(error) for error in errors] == [millrace.ClientClosedError] * 4
+    assert target.log == ["waiting"] * 4 + ["cancelled"] * 4
+
+
+def test_a_call_that_was_only_handed_over_when_the_loop_is_stopped_raises(loop: LoopThread) -> None:
+    counter = Counter()
+    entered = threading.Event()
+    released = threading.Event()
+
+    def hold() -> None:
+        entered.set()
+        released.wait(10)
+
+    loop.post(hold)
+    assert entered.wait(10)
+    waiting = loop.start(counter.wait)  # the loop has not turned since
+    stopping = threading.Thread(target=loop.stop)
+    stopping.start()
+    try:
+        while not waiting.done():
+            loop.post(released.is_set)  # until the loop takes no more
+    except millrace.ClientClosedError:
+        released.set()
+    with pytest.raises(millrace.ClientClosedError):
+        waiting.result(10)
+    stopping.join()
+
+
+def test_an_iterator_is_left_quietly_after_the_loop_is_stopped(loop: LoopThread, counter: BlockingCounter) -> None:
+    target = counter.plain()[1]
+    left, asked = counter.count(3), counter.count(3)
+    assert (next(left), next(asked)) == (0, 0)
+    loop.stop()
+    left.close()  # type: ignore[attr-defined]  # an iterator for the caller; a generator in fact
+    with pytest.raises(millrace.ClientClosedError):
+        next(asked)
+    assert target.log == ["closed", "closed"]  # by the end of the loop
+
+
+def test_a_context_that_is_left_after_the_loop_is_stopped(loop: LoopThread, counter: BlockingCounter) -> None:
+    with pytest.raises(millrace.ClientClosedError), counter.opened():
+        loop.stop()
+
+
+def test_the_error_of_a_body_is_not_hidden_by_a_stopped_loop(loop: LoopThread, counter: BlockingCounter) -> None:
+    def fail() -> None:
+        loop.stop()
+        raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"), counter.opened():
+        fail()
 
 
 def test_a_call_inside_the_loop_is_refused(loop: LoopThread, counter: BlockingCounter) -> None:
