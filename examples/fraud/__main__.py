@@ -23,9 +23,10 @@ import millrace
 from millrace import blocking
 from millrace.cli.figures import duration_text
 from millrace.cli.output import print_done, print_note, print_table
+from millrace.examples.following import PATIENCE_S
 from millrace.examples.running import Program, server_at
 
-from .desk import PATIENCE_S, Desk
+from .desk import Desk
 from .develop import Trial, best, trials_of
 from .limits import Limits, Score
 from .payments import ALERTS, DISPUTES, PAYMENTS, Alert, Payment, alert_of, create, dispute, pay

@@ -14,8 +14,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from millrace import blocking
 from millrace.cli.figures import duration_text
 from millrace.cli.output import print_done, print_table
 from millrace.examples.demo.data import Reading, readings
+from millrace.examples.following import PATIENCE_S, Follower
 from millrace.examples.running import Program, server_at
 
 from .compare import Comparison
@@ -32,66 +33,33 @@ from .weather import READINGS, create, places, result_of, write
 RESULTS: Final = "weather/results"
 TRIAL: Final = "weather/results-of-a-trial"
 SWITCH: Final = "bookmark:switch"
-PATIENCE_S: Final = 300.0
 AT_ONCE: Final = 24
 PAUSE_S: Final = 0.25
 LAST: Final = 500
 """So many readings are kept for the time after the switch."""
 
 
-class Screen:
+class Screen(Follower):
     """Shows the results to people: here, it notes which version told what, and that each sensor's are in order."""
 
-    def __init__(self, address: str) -> None:
-        self._client = blocking.connect(address)
-        self._changed = threading.Condition()
+    def __init__(self, address: str, *, patience_s: float = PATIENCE_S) -> None:
+        super().__init__(address, RESULTS, patience_s=patience_s)
         self.told: Counter[tuple[int, millrace.EventPosition]] = Counter()
         self.first_s: dict[int, float] = {}
-        self._wrong = ""
-        self._thread = threading.Thread(target=self._follow)
+        self._latest: dict[str, millrace.EventPosition] = {}
 
-    def __enter__(self) -> "Screen":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        # A reader whose client is closed by another thread may raise either.
-        with suppress(millrace.ClientClosedError, RuntimeError):
-            self._read()
-
-    def _read(self) -> None:
-        latest: dict[str, millrace.EventPosition] = {}
-        with self._client.reader(RESULTS, start=millrace.HEAD) as reader:
-            while events := reader.next_events():
-                now_s = time.perf_counter()
-                with self._changed:
-                    for event in events:
-                        result = result_of(event.value)
-                        if result.place <= latest.get(result.sensor, millrace.EventPosition(-1, -1, -1)):
-                            self._wrong = f"{result.sensor}: {result.place} came after {latest[result.sensor]}"
-                        latest[result.sensor] = result.place
-                        self.told[result.version, result.place] += 1
-                        self.first_s.setdefault(result.version, now_s)
-                    self._changed.notify_all()
-
-    def wait_for(self, count: int) -> None:
-        """Wait until so many results have been told."""
-        self._wait(lambda: self.told.total() >= count)
+    def take(self, event: millrace.Event, came_s: float) -> None:
+        result = result_of(event.value)
+        latest = self._latest.get(result.sensor)
+        if latest is not None and result.place <= latest:
+            raise SystemExit(f"{result.sensor}: {result.place} came after {latest}")
+        self._latest[result.sensor] = result.place
+        self.told[result.version, result.place] += 1
+        self.first_s.setdefault(result.version, came_s)
 
     def wait_for_version(self, number: int) -> None:
         """Wait until a version has told its first result."""
-        self._wait(lambda: number in self.first_s)
-
-    def _wait(self, is_there: Callable[[], bool]) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: is_there() or self._wrong, PATIENCE_S):
-                raise SystemExit(f"no more than {self.told.total()} results were told within {PATIENCE_S:g} s")
-            if self._wrong:
-                raise SystemExit(self._wrong)
+        self.wait_until(lambda: number in self.first_s)
 
 
 class Feed:

@@ -11,11 +11,9 @@ import json
 import random
 import statistics
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -24,6 +22,7 @@ import millrace
 from millrace import blocking
 from millrace.cli.figures import duration_text, size_text
 from millrace.cli.output import print_done, print_note, print_table
+from millrace.examples.following import PATIENCE_S, Follower
 from millrace.examples.running import Program, server_at
 
 from .check import check, expected
@@ -32,7 +31,6 @@ from .index import Index
 from .queries import INDEX
 from .saved import Match, delete, save, saved
 
-PATIENCE_S: Final = 300.0
 POLL_S: Final = 0.05
 PROBES: Final = 5
 """So many changes come one by one at the end, to see how long each takes."""
@@ -47,39 +45,15 @@ FIRST: Final = {
 SEARCHES: Final = ("iterator return", '"context manager"', "encoding error", "socket timeout")
 
 
-class Told:
-    """What the stream of matches tells, by a reader at its tail: how often each match came."""
+class Told(Follower):
+    """What the stream of matches tells: how often each match came."""
 
     def __init__(self, address: str) -> None:
-        self._client = blocking.connect(address)
-        self._changed = threading.Condition()
+        super().__init__(address, MATCHES)
         self.matches: Counter[Match] = Counter()
-        self._thread = threading.Thread(target=self._follow)
 
-    def __enter__(self) -> "Told":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        # A reader whose client is closed by another thread, which is how this ends, may raise either.
-        with (
-            suppress(millrace.ClientClosedError, RuntimeError),
-            self._client.reader(MATCHES, start=millrace.HEAD) as reader,
-        ):
-            while events := reader.next_events():
-                with self._changed:
-                    self.matches.update(match_of(event.value) for event in events)
-                    self._changed.notify_all()
-
-    def wait_for(self, count: int) -> None:
-        """Wait until so many matches were told."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.matches.total() >= count, PATIENCE_S):
-                raise SystemExit(f"{self.matches.total()} of {count} matches were told within {PATIENCE_S:g} s")
+    def take(self, event: millrace.Event, came_s: float) -> None:
+        self.matches[match_of(event.value)] += 1
 
 
 def match_of(event: bytes) -> Match:

@@ -254,6 +254,6 @@ def test_the_desk_shows_the_payments_that_an_alert_names(
         assert len(desk.latencies_s) == 1
         assert "ada  tested     $1.00 online, and 7 minutes later $35.00 online" in capsys.readouterr().out
 
-        tell(client, [alert._replace(payment=alert.before)])
-        with pytest.raises(SystemExit, match="names"):
-            desk.wait_for(2)
+    tell(client, [alert._replace(payment=alert.before)])
+    with pytest.raises(SystemExit, match="names"), Desk(millrace_server.address) as desk:
+        desk.wait_for(2)

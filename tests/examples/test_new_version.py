@@ -40,7 +40,9 @@ def started() -> Iterator[TestServer]:
         yield started
 
 
-def told(started: TestServer, *, missing: int = 0, switched_late: int = 0, twice: int = 0) -> str:
+def told(
+    started: TestServer, *, missing: int = 0, switched_late: int = 0, twice: int = 0, patience_s: float = 60.0
+) -> str:
     """Write a result of each reading, with some faults; return what the check of the command says."""
     with blocking.connect(started.address) as client:
         with client.writer(command.RESULTS) as writer:
@@ -55,11 +57,11 @@ def told(started: TestServer, *, missing: int = 0, switched_late: int = 0, twice
                         }  # fmt: skip
                         for _ in range(2 if version == 2 and number < twice else 1):
                             writer.write(json.dumps(result).encode(), key=event.key).result()
-        with command.Screen(started.address) as screen:
-            try:
+        try:
+            with command.Screen(started.address, patience_s=patience_s) as screen:
                 command.check(client, screen)
-            except SystemExit as error:
-                return str(error)
+        except SystemExit as error:
+            return str(error)
         return "right"
 
 
@@ -67,10 +69,8 @@ def test_what_is_right_passes(started: TestServer) -> None:
     assert told(started) == "right"
 
 
-def test_a_result_that_is_missing_is_told(started: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "PATIENCE_S", 1.0)
-
-    assert told(started, missing=1) == "no more than 19 results were told within 1 s"
+def test_a_result_that_is_missing_is_told(started: TestServer) -> None:
+    assert told(started, missing=1, patience_s=1.0) == "no more than 19 events of weather/results came within 1 s"
 
 
 def test_a_result_of_the_wrong_version_is_told(started: TestServer) -> None:
