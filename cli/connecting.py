@@ -10,10 +10,9 @@ from typing import Annotated
 import typer
 
 from millrace.client import blocking
-from millrace.client.options import ClientOptions
+from millrace.client.options import ADDRESS_DEFAULT, ADDRESS_VARIABLE, TOKEN_VARIABLE, ClientOptions
 from millrace.client.waiting import Waiting
 from millrace.model.quantities import parse_duration
-from millrace.wire.limits import DATA_PORT
 
 from .output import print_waiting
 
@@ -26,14 +25,22 @@ class Server:
     """The server that a command is for, from its options."""
 
     address: Annotated[
-        str,
-        typer.Option("--address", "-a", metavar="HOST:PORT", help="Where the server is.", rich_help_panel="Connection"),
-    ] = f"127.0.0.1:{DATA_PORT}"
+        str | None,
+        typer.Option(
+            "--address",
+            "-a",
+            metavar="HOST:PORT",
+            help="Where the server is.",
+            show_default=f"${ADDRESS_VARIABLE}, or {ADDRESS_DEFAULT}",
+            rich_help_panel="Connection",
+        ),
+    ] = None
     token_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="File with the token that the server asks for.",
+            show_default=f"the token in ${TOKEN_VARIABLE}",
             rich_help_panel="Connection",
             exists=True,
             dir_okay=False,

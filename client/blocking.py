@@ -526,7 +526,7 @@ class Client(Blocking[AsyncClient]):
 
 
 def connect(
-    address: str,
+    address: str | None = None,
     *,
     token: str | None = None,
     tls: bool | ssl.SSLContext | None = None,
@@ -534,7 +534,12 @@ def connect(
 ) -> Client:
     """Connect to the server at `host:port` and return a client, to be used with `with`.
 
+    Args:
+        address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240.
+        token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent.
+
     Raises:
+        InvalidArgumentError: the address is none; it is a ValueError, too.
         ServerUnreachableError: nothing answers there.
         AuthenticationError: the token is refused.
     """

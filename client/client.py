@@ -12,7 +12,7 @@ for reads, so that a slow reader delays no acks. A client belongs to one event l
 import ssl
 from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
@@ -36,6 +36,7 @@ from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
+from millrace.model.address import Address
 from millrace.model.cut import HEAD, StreamCut, TimeCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
@@ -47,7 +48,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
 from .errors import WriterExpiredError
-from .options import ClientOptions, parse_address
+from .options import ClientOptions, chosen_address, chosen_options
 from .waiting import Waiting
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class ClientStatistics:
 class Client(StreamControl):
     """A client of one server. Made by `connect`; an async context manager."""
 
-    def __init__(self, address: str, options: ClientOptions) -> None:
-        self.address = parse_address(address)
+    def __init__(self, address: Address, options: ClientOptions) -> None:
+        self.address = address
         self.options = options
         guard = ForkGuard()
         self._waits = waits_of(self.address, options)
@@ -453,7 +454,7 @@ class Client(StreamControl):
 
 
 def connect(
-    address: str,
+    address: str | None = None,
     *,
     token: str | None = None,
     tls: bool | ssl.SSLContext | None = None,
@@ -462,14 +463,10 @@ def connect(
     """Return a client of the server at `host:port`, to be entered with `async with` (or awaited, and closed by you).
 
     Args:
-        token, tls: instead of those in `options`.
+        address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240.
+        token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent.
 
     Raises:
-        ValueError: the address is none.
+        InvalidArgumentError: the address is none; it is a ValueError, too.
     """
-    options = options or ClientOptions()
-    if token is not None:
-        options = replace(options, token=token)
-    if tls is not None:
-        options = replace(options, tls=tls)
-    return Client(address, options)
+    return Client(chosen_address(address), chosen_options(options, token=token, tls=tls))

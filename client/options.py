@@ -1,15 +1,23 @@
 """How a client reaches its server and how long it is patient."""
 
 import math
+import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from millrace.model.address import Address
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire.limits import DATA_PORT, MIB
 
 from .waiting import Waiting
+
+ADDRESS_VARIABLE: Final = "MILLRACE_ADDRESS"
+"""The environment variable of the server that a program means when it names none."""
+TOKEN_VARIABLE: Final = "MILLRACE_TOKEN"  # noqa: S105  # a name, not the token
+"""The environment variable of the token that goes with it."""
+ADDRESS_DEFAULT: Final = str(Address("127.0.0.1", DATA_PORT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,34 @@ class ClientOptions:
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
         return ssl.create_default_context() if self.tls else None
+
+
+def chosen_address(text: str | None) -> Address:
+    """Return the address that a caller gave; without one that of MILLRACE_ADDRESS, else 127.0.0.1:9240.
+
+    Raises:
+        InvalidArgumentError: it is none; the message names the variable where that is to blame.
+    """
+    if text is not None:
+        return parse_address(text)
+    given = os.environ.get(ADDRESS_VARIABLE)
+    try:
+        return parse_address(ADDRESS_DEFAULT if given is None else given)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(replace(error.facts, subject=ADDRESS_VARIABLE)) from None
+
+
+def chosen_options(
+    options: ClientOptions | None, *, token: str | None, tls: bool | ssl.SSLContext | None
+) -> ClientOptions:
+    """Return the options with what a caller gave beside them; the token is else that of MILLRACE_TOKEN.
+
+    A token in `options` comes before the environment, and `token=""` sends none.
+    """
+    options = options or ClientOptions()
+    if token is None:
+        token = options.token or os.environ.get(TOKEN_VARIABLE, "").strip()
+    return replace(options, token=token, tls=options.tls if tls is None else tls)
 
 
 def parse_address(text: str) -> Address:

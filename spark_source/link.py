@@ -133,9 +133,9 @@ class Link:
     def _new_client(self) -> Client:
         return connect(
             self._server.address,
+            token=self._server.token,  # the same on every executor, whatever is in its environment
+            tls=self._server.tls,
             options=ClientOptions(
-                token=self._server.token,
-                tls=self._server.tls,
                 client_name="millrace-spark",
                 request_timeout_s=self._request_timeout_s,
                 outage_timeout_s=self._server.outage_timeout_s,

@@ -72,10 +72,10 @@ async def feed(
         MillraceError: what is wanted cannot be read; only before the first chunk.
         FeedOverError: it was read to its end before; only before the first chunk.
     """
-    asked = ClientOptions(token=token, client_name="millrace-console", request_timeout_s=OPENING_TIMEOUT_S)
+    asked = ClientOptions(client_name="millrace-console", request_timeout_s=OPENING_TIMEOUT_S)
     window = ReaderOptions(window_bytes=options.window_bytes)
     start, begun = wanted.start, False
-    async with connect(address, options=asked) as client:
+    async with connect(address, token=token, options=asked) as client:
         while True:
             try:
                 async with client.reader(wanted.stream, start=start, key=wanted.key, options=window) as reader:

@@ -1,0 +1,80 @@
+"""`MILLRACE_ADDRESS` and `MILLRACE_TOKEN`: where a program connects that says nothing of it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import millrace
+from millrace.cli.main import main
+from millrace.client.options import ClientOptions, chosen_address, chosen_options
+from millrace.client.testing import SETTINGS_SMALL, TestServer, server
+from millrace.model.address import Address
+
+TOKEN = "s3cret"
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[TestServer]:
+    """A server that asks for a token."""
+    with server(settings={**SETTINGS_SMALL, "MILLRACE_FRONT_TOKEN": TOKEN}) as running:
+        yield running
+
+
+@pytest.fixture
+def environment(guarded: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that names this server and its token."""
+    monkeypatch.setenv("MILLRACE_ADDRESS", guarded.address)
+    monkeypatch.setenv("MILLRACE_TOKEN", TOKEN)
+
+
+@pytest.mark.asyncio
+async def test_a_client_finds_its_server_in_the_environment(environment: None) -> None:
+    async with millrace.connect() as client:
+        await client.create_stream("shop/by-asyncio")
+        async with client.writer("shop/by-asyncio") as writer:
+            writer.write(b"hello")
+        async with client.reader("shop/by-asyncio", end=millrace.TAIL) as reader:
+            assert [event.value async for event in reader] == [b"hello"]
+
+
+def test_a_client_for_threads_does_so_too(environment: None, guarded: TestServer) -> None:
+    with millrace.blocking.connect() as client:
+        assert client.create_stream("shop/by-threads")
+    with millrace.blocking.connect(guarded.address, options=ClientOptions(request_timeout_s=5)) as client:
+        assert not client.create_stream("shop/by-threads")
+
+
+def test_the_command_line_does_so_too(environment: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stream", "create", "shop/by-command"]) == 0
+    assert main(["stream", "list"]) == 0
+    assert "shop/by-command" in capsys.readouterr().out
+
+
+def test_what_a_program_says_comes_before_the_environment(
+    environment: None, guarded: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MILLRACE_ADDRESS", "127.0.0.1:1")
+    assert main(["stream", "list", "--address", guarded.address]) == 0
+    with pytest.raises(millrace.AuthenticationError):
+        millrace.blocking.connect(guarded.address, token="wrong")
+    with pytest.raises(millrace.AuthenticationError):
+        millrace.blocking.connect(guarded.address, token="")
+    with pytest.raises(millrace.AuthenticationError):
+        millrace.blocking.connect(guarded.address, options=ClientOptions(token="wrong"))
+
+
+def test_a_wrong_address_in_the_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MILLRACE_ADDRESS", "db:port")
+    with pytest.raises(millrace.InvalidArgumentError, match=r"MILLRACE_ADDRESS: 'db:port' .* write HOST:PORT"):
+        millrace.connect()
+    assert main(["stream", "list"]) == 2
+    assert "MILLRACE_ADDRESS: 'db:port'" in capsys.readouterr().err
+
+
+def test_without_an_environment_it_is_the_server_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MILLRACE_ADDRESS", "MILLRACE_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    assert chosen_address(None) == Address("127.0.0.1", 9240)
+    assert chosen_options(None, token=None, tls=None) == ClientOptions()
