@@ -15,7 +15,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -171,22 +171,26 @@ class Server:
         return str(Address(self._options.console.host, self._console.port))
 
     async def start(self) -> None:
-        """Recover and listen.
+        """Take the ports, own the folder, recover, and listen.
+
+        The folder is not touched where a port is in use; nobody is let in before all is recovered.
 
         Raises:
             ConfigurationError: a folder or an address that cannot be used.
             StorageError: the data cannot be recovered.
         """
         options = self._options
-        self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
         try:
+            if options.console is not None:
+                # The console takes its port when there is something to show; whether it can is to be known now.
+                (await _bind(options.console, asyncio.Protocol)).close()
+            self._listener = await _bind(options.listen, self._make_connection)
+            self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
             self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
             await self._open_container()
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
             with _listening(options.listen):
-                self._listener = await asyncio.get_running_loop().create_server(
-                    self._make_connection, options.listen.host, options.listen.port, backlog=1024
-                )
+                await self._listener.start_serving()
             if options.console is not None:
                 with _listening(options.console):
                     self._console = self._open_console(options.console)
@@ -466,6 +470,18 @@ class Server:
             await self._storage.close()
         if self._folder is not None:
             self._folder.lock.close()
+
+
+async def _bind(address: Address, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
+    """Return a server that has an address, and nobody can connect to yet.
+
+    Raises:
+        ConfigurationError: somebody else has the address, or it is none of this machine.
+    """
+    with _listening(address):
+        return await asyncio.get_running_loop().create_server(
+            protocol, address.host, address.port, backlog=1024, start_serving=False
+        )
 
 
 @contextlib.contextmanager

@@ -51,43 +51,62 @@ class DataFolder:
 
 
 def open_folder(files: FileSystem, path: Path) -> DataFolder:
-    """Make or open a data folder, and own it. Blocks.
+    """Make or open a data folder, and own it. Blocks. A folder that is refused is left as it was.
 
     Raises:
         FolderLockedError: another server has it.
         FolderVersionError: another version wrote it, older or newer.
         ConfigurationError: it holds something else.
     """
+    _check_usable(files, path)
     try:
         files.make_directories(path)
         lock = files.lock(path / LOCK_NAME)
     except OSError as error:
         raise ConfigurationError(f"cannot be used: {error.strerror or error}", subject=str(path)) from error
     try:
+        # Another server may have had the folder in between.
+        _check_usable(files, path)
         identity = path / IDENTITY_NAME
         if files.exists(identity):
             server_id = read_identity(files, path)
-            _close_to_others(files, path)
-            return DataFolder(path, server_id, lock)
-        others = sorted(set(files.list_directory(path)) - {LOCK_NAME, f"{IDENTITY_NAME}.new", *IGNORED_NAMES})
-        if others:
-            raise ConfigurationError(
-                f"is not empty and not a data folder: it holds {others[0]!r} but no {IDENTITY_NAME}", subject=str(path)
-            )
-        server_id = uuid.uuid4()
-        content = json.dumps({"format_version": FORMAT_VERSION, "server_id": str(server_id)}, indent=2) + "\n"
-        temporary = path / f"{IDENTITY_NAME}.new"
-        with closing(files.open(temporary, create=True)) as file:
-            file.truncate(0)
-            file.pwritev([content.encode()], 0)
-            file.datasync()
-        files.rename(temporary, identity)
-        files.sync_directory(path)
+        else:
+            server_id = uuid.uuid4()
+            content = json.dumps({"format_version": FORMAT_VERSION, "server_id": str(server_id)}, indent=2) + "\n"
+            temporary = path / f"{IDENTITY_NAME}.new"
+            with closing(files.open(temporary, create=True)) as file:
+                file.truncate(0)
+                file.pwritev([content.encode()], 0)
+                file.datasync()
+            files.rename(temporary, identity)
+            files.sync_directory(path)
         _close_to_others(files, path)
         return DataFolder(path, server_id, lock)
     except BaseException:
         lock.close()
         raise
+
+
+def _check_usable(files: FileSystem, path: Path) -> None:
+    """Raise unless a path is a data folder of this version, an empty folder, or nothing. Changes nothing.
+
+    Raises:
+        FolderVersionError, ConfigurationError: as `open_folder`.
+    """
+    if files.exists(path / IDENTITY_NAME):
+        read_identity(files, path)
+        return
+    try:
+        names = set(files.list_directory(path))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise ConfigurationError(f"cannot be used: {error.strerror or error}", subject=str(path)) from error
+    others = sorted(names - {LOCK_NAME, f"{IDENTITY_NAME}.new", *IGNORED_NAMES})
+    if others:
+        raise ConfigurationError(
+            f"is not empty and not a data folder: it holds {others[0]!r} but no {IDENTITY_NAME}", subject=str(path)
+        )
 
 
 def _close_to_others(files: FileSystem, path: Path) -> None:

@@ -1,9 +1,11 @@
 """The whole server: its life, its folder, its recovery in place, its console."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,10 +18,11 @@ from millrace.model.address import Address
 from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, Server
 from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
 from millrace.server.host.descriptors import descriptor_limit
+from millrace.server.host.files import OsFile, OsFileSystem
 from millrace.wire import messages as m
 from tests.crash.processes import ServerProcess
 from tests.support.files import MemoryFileSystem
-from tests.support.folders import tmp_path
+from tests.support.folders import tmp_path, tree
 from tests.support.protocol import Peer
 from tests.support.servers import server_options
 from tests.support.storage import FaultyStorage
@@ -66,9 +69,49 @@ async def test_the_log_of_another_server_is_refused(tmp_path: Path) -> None:
             await peer.create_segment("raw/a")
     identities = [json.loads((folder / "identity.json").read_text())["server_id"] for folder in (mine, other)]
     os.replace(other / "identity.json", mine / "identity.json")
+    before = tree(mine)
     with pytest.raises(FolderVersionError) as caught:
         await Server(server_options(mine)).start()
+    assert tree(mine) == before
     assert all(identity in str(caught.value) for identity in identities)
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_port_in_use_is_noticed_before_the_folder_is_touched(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    async with Server(server_options(kept)) as server, await Peer.connect(server.address) as peer:
+        await peer.create_segment("raw/a")
+    before = tree(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = Address(*listener.getsockname())
+        for options in (
+            replace(server_options(kept), listen=taken),
+            server_options(kept, console=taken),
+            replace(server_options(tmp_path / "new" / "folder"), listen=taken),
+        ):
+            with pytest.raises(ConfigurationError, match=f"cannot listen on {taken}"):
+                await Server(options).start()
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_nobody_is_let_in_before_all_is_recovered(tmp_path: Path) -> None:
+    """The port is ours from the start; a peer that comes too early is refused by the system, and tries again."""
+    refused: list[bool] = []
+
+    class Asking(OsFileSystem):
+        def lock(self, path: Path) -> OsFile:
+            with socket.socket() as peer:
+                refused.append(peer.connect_ex(tuple(place)) == errno.ECONNREFUSED)
+            return super().lock(path)
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = free.getsockname()
+    async with Server(replace(server_options(tmp_path), listen=Address(*place)), files=Asking()) as server:
+        await (await Peer.connect(server.address)).close()
+    assert refused == [True]
 
 
 @pytest.mark.asyncio

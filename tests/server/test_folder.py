@@ -16,6 +16,7 @@ from millrace.server.errors import ConfigurationError, FolderLockedError, Folder
 from millrace.server.folder import FORMAT_VERSION, IDENTITY_NAME, open_folder, read_identity
 from millrace.server.host.files import OsFileSystem
 from tests.support.files import MemoryFileSystem
+from tests.support.folders import tree
 from tests.support.protocol import Peer
 from tests.support.servers import BUSY, server_options
 
@@ -66,11 +67,35 @@ def test_an_identity_that_cannot_be_read_is_refused(tmp_path: Path, content: byt
         open_folder(FILES, tmp_path)
 
 
-def test_somebody_elses_folder_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    with pytest.raises(ConfigurationError, match="photos"):
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ({"photos/2024.jpg": "x", "notes.txt": "y"}, "notes.txt"),
+        ({IDENTITY_NAME: '{"format_version": 1, "server_id": "00000000-0000-4000-8000-000000000000"}'}, "format 1"),
+        ({IDENTITY_NAME: "[]", "containers/0000/wal/newest": "x"}, "identity"),
+    ],
+)
+def test_a_folder_that_is_refused_is_left_as_it_was(tmp_path: Path, content: dict[str, str], named: str) -> None:
+    """Behaviour 47: not a name, a byte, a mode or a time of it has changed."""
+    folder = tmp_path / "somebody"
+    for name, text in content.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    folder.chmod(0o755)
+    before = tree(folder)
+    with pytest.raises(ConfigurationError, match=named):
+        open_folder(FILES, folder)
+    assert tree(folder) == before
+
+
+def test_a_folder_that_another_server_has_is_left_as_it_was(tmp_path: Path) -> None:
+    """Behaviour 47."""
+    folder = open_folder(FILES, tmp_path)
+    before = tree(tmp_path)
+    with pytest.raises(FolderLockedError):
         open_folder(FILES, tmp_path)
-    assert not (tmp_path / IDENTITY_NAME).exists()
+    assert tree(tmp_path) == before
+    folder.lock.close()
 
 
 def test_the_root_of_a_fresh_file_system_will_do(tmp_path: Path) -> None:

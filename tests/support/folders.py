@@ -17,3 +17,13 @@ def tmp_path() -> Iterator[Path]:
         folder = Path(name) / "data"
         folder.mkdir()
         yield folder
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return mode, time of change and content of a folder and of all that is in it, by path."""
+    found: dict[str, tuple[int, int, bytes]] = {}
+    for path in (folder, *sorted(folder.rglob("*"))):
+        status = path.lstat()
+        content = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(folder))] = (status.st_mode, status.st_mtime_ns, content)
+    return found
