@@ -5,7 +5,6 @@ At most every `PERIOD_S` a sync of the log takes `STALL_S` longer. Prints the sa
 
 import argparse
 import json
-import os
 import time
 from pathlib import Path
 from typing import Final
@@ -14,7 +13,8 @@ import uvloop
 
 from millrace.server.app import Server
 from millrace.server.host.files import OsFile, OsFileSystem
-from millrace.server.options import ServerOptions, options_from_environment, parse_listen
+from millrace.server.options import ServerOptions
+from millrace.server.settings import load_settings
 
 STALL_S: Final = 0.005
 PERIOD_S: Final = 0.25
@@ -61,13 +61,8 @@ def main() -> None:
     parser.add_argument("data_folder", type=Path)
     parser.add_argument("--console", required=True)
     arguments = parser.parse_args()
-    options = ServerOptions(
-        data_folder=arguments.data_folder,
-        listen=parse_listen("127.0.0.1:0", default_port=0),
-        console=parse_listen(arguments.console, default_port=0),
-        **options_from_environment(os.environ),
-    )
-    uvloop.run(_serve(options))
+    given = {"data_dir": arguments.data_folder, "listen": "127.0.0.1:0", "console": arguments.console}
+    uvloop.run(_serve(load_settings(given).options))
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ COMMANDS: Final = {
         PANELS[0], "See it work: recorded data, a live tail, Spark, kills, the proof.", "millrace.examples.demo.command"
     ),
     "serve": Command(PANELS[0], "Run a server."),
+    "settings": Command(PANELS[0], "List what can be set about a server, and what is."),
     "stream": Command(PANELS[1], "Create, list, show, scale, seal, truncate and delete streams.", ".streams"),
     "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", ".cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),

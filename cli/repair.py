@@ -1,7 +1,6 @@
 """`millrace repair`: accept that content of the log is lost, so that a server stores again."""
 
 import asyncio
-import os
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +19,8 @@ from millrace.server.folder import TIER2_FOLDER, read_identity
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.options import ServerOptions, options_from_environment
+from millrace.server.options import ServerOptions
+from millrace.server.settings import load_settings
 from millrace.server.tier2 import LocalStorage, ScopedStorage
 from millrace.server.wal import LogOwner
 
@@ -92,7 +92,7 @@ def _capacity_bytes(data_dir: Path) -> int:
 
 
 def _options(data_dir: Path) -> ServerOptions:
-    return ServerOptions(data_folder=data_dir.absolute(), **options_from_environment(os.environ))
+    return load_settings({"data_dir": data_dir.absolute()}).options
 
 
 async def _plan(container: Container, data_dir: Path) -> AcceptancePlan:

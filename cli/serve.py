@@ -1,9 +1,9 @@
 """`millrace serve`: run a server in the foreground."""
 
 import logging
-import os
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,25 +11,18 @@ import typer
 import uvloop
 from rich.text import Text
 
-from millrace.server.errors import ConfigurationError
 from millrace.server.host.memory import keep_freed_memory
-from millrace.server.options import ServerOptions, options_from_environment, parse_listen
-from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
+from millrace.server.options import ServerOptions
 
 from .figures import duration_text, size_text
 from .output import console as console_on
+from .settings import Given
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 def serve(
-    data_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of everything the server keeps; made if missing.")
-    ] = Path("millrace-data"),
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where clients connect.")] = f"127.0.0.1:{DATA_PORT}",
-    console: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Metrics, health and feeds over HTTP; 'none' for nowhere.")
-    ] = f"127.0.0.1:{CONSOLE_PORT}",
+    given: Given,
     log_level: Annotated[
         LogLevel | None,
         typer.Option(help="What is logged to standard error.", show_default="warning on a terminal, else info"),
@@ -37,27 +30,16 @@ def serve(
 ) -> None:
     """Run a server until SIGTERM or Ctrl-C.
 
-    Further settings come from the environment, MILLRACE_PART_OPTION; docs/operations.md lists them.
+    Settings come from options, the environment (MILLRACE_PART_OPTION), and a TOML file, in this order.
+    `millrace settings` lists them all.
     """
+    options = given.load({"log.level": log_level}).options
     is_terminal = sys.stderr.isatty()
     logging.basicConfig(
-        level=(log_level or ("warning" if is_terminal else "info")).upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        level=options.log.level_name(is_terminal=is_terminal), format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     keep_freed_memory()
-    uvloop.run(_serve(_options(data_dir, listen, console), with_banner=is_terminal))
-
-
-def _options(data_dir: Path, listen: str, console: str) -> ServerOptions:
-    try:
-        return ServerOptions(
-            data_folder=data_dir.absolute(),
-            listen=parse_listen(listen, default_port=DATA_PORT),
-            console=None if console == "none" else parse_listen(console, default_port=CONSOLE_PORT),
-            **options_from_environment(os.environ),
-        )
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error)) from None
+    uvloop.run(_serve(replace(options, data_folder=options.data_folder.absolute()), with_banner=is_terminal))
 
 
 async def _serve(options: ServerOptions, *, with_banner: bool) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final, TypeVar
 
 from .errors import InvalidArgumentError
@@ -13,7 +14,11 @@ UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
-_DURATIONS_S: Final = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATIONS_S: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+_SIZE_UNITS: Final = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+_DURATION_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def parse_size(text: str) -> int:
@@ -30,7 +35,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds that `90s`, `15m`, `12h`, `7d` or `2w` means; without a unit it is seconds.
+    """Return the seconds that `250ms`, `90s`, `15m`, `12h`, `7d` or `2w` means; without a unit it is seconds.
 
     Raises:
         InvalidArgumentError: it means none.
@@ -40,6 +45,25 @@ def parse_duration(text: str) -> float:
     if factor is None:
         raise InvalidArgumentError(f"{text!r} is no duration: write 90s, 15m, 12h, 7d or 2w")
     return number * factor
+
+
+def exact_size(size_bytes: int) -> str:
+    """Return a size with the largest unit of which it is a whole number: `64 MiB`; `parse_size` reads it back."""
+    unit, factor = next((unit, factor) for unit, factor in _SIZE_UNITS if size_bytes % factor == 0)
+    return f"{size_bytes // factor} {unit}" if size_bytes else "0 B"
+
+
+def exact_duration(duration_s: float) -> str:
+    """Return a duration with the largest unit of which it is a whole number, or in seconds: `30 d`, `90 s`, `0.25 s`.
+
+    `parse_duration` reads it back.
+    """
+    if not duration_s:
+        return "0 s"
+    for unit, factor in _DURATION_UNITS:
+        if duration_s % factor == 0:
+            return f"{int(duration_s // factor)} {unit}"
+    return f"{Decimal(repr(duration_s)):f} s"
 
 
 def parse_bounds(text: str, parse: Callable[[str], T]) -> tuple[T | None, T | None]:

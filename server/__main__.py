@@ -6,7 +6,6 @@ Prints one line of JSON, {"address": ..., "console": ...}, once it serves; `mill
 import argparse
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 
@@ -17,7 +16,8 @@ from millrace.server.host.memory import keep_freed_memory
 
 from .app import Server
 from .errors import ServerError
-from .options import ServerOptions, options_from_environment, parse_listen
+from .options import ServerOptions
+from .settings import load_settings
 
 
 async def _serve(options: ServerOptions) -> None:
@@ -39,14 +39,16 @@ def main() -> int:
     parser.add_argument("--console", default="", help="HOST:PORT of the console (default: none)")
     parser.add_argument("--log-level", default="WARNING")
     arguments = parser.parse_args()
-    logging.basicConfig(level=arguments.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    given = {
+        "data_dir": arguments.data_folder,
+        "listen": arguments.listen,
+        "console": arguments.console or "none",
+        "log.level": arguments.log_level.lower(),
+    }
     try:
-        options = ServerOptions(
-            data_folder=arguments.data_folder,
-            listen=parse_listen(arguments.listen, default_port=0),
-            console=parse_listen(arguments.console, default_port=0) if arguments.console else None,
-            **options_from_environment(os.environ),
-        )
+        options = load_settings(given).options
+        level = options.log.level_name(is_terminal=False)
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
         uvloop.run(_serve(options))
     except ServerError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -2,6 +2,7 @@
 
 ServerError                       the root: `code` crosses the wire, `retriable` tells whether to try again
 +-- ConfigurationError            an option or a data folder that cannot be used; nothing was started
+|   +-- SettingError              a value that an option cannot have; has `option`, `value` and `right`
 |   +-- FolderLockedError         another server owns the data folder
 |   +-- FolderVersionError        the data folder was written by another version or server
 +-- StorageError
@@ -86,6 +87,22 @@ class ServerError(Exception):
 
 class ConfigurationError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
     """An option or a data folder that cannot be used. Nothing was started."""
+
+
+class SettingError(ConfigurationError):
+    """A value that an option cannot have.
+
+    Attributes:
+        option: its name in its part.
+        value: the value with its unit, as text.
+        right: what the value must be, as it continues "it must be".
+    """
+
+    def __init__(self, option: str, *, value: str, right: str) -> None:
+        super().__init__(f"{option} is {value}; it must be {right}")
+        self.option = option
+        self.value = value
+        self.right = right
 
 
 class FolderLockedError(ConfigurationError):

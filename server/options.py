@@ -1,15 +1,11 @@
-"""All settings of a server, composed of those of its parts.
+"""All settings of a server, composed of those of its parts; `millrace.server.settings` finds their values.
 
-Settings come from arguments of `serve`, or from the environment: `MILLRACE_<PART>_<OPTION>`, for instance
-`MILLRACE_WAL_FILE_SIZE_BYTES=134217728` or `MILLRACE_CONTAINER_FLUSH_AGE_S=1.5`. Nothing else reads the environment.
+Each is declared once: by a field, whose name has its unit (`_bytes`, `_s`), and a line in the docstring of its class.
 """
 
-import logging
-import math
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Final, Literal
 
 from millrace.model.address import Address
 from millrace.server.console.options import FeedOptions
@@ -18,16 +14,14 @@ from millrace.server.front.options import FrontOptions
 from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
+from .bounds import demand, demand_above_zero
 from .cache import CacheOptions
 from .errors import ConfigurationError
 from .tier2 import Tier2Options
 from .wal import WalOptions
 
-logger = logging.getLogger(__name__)
-
-PREFIX = "MILLRACE_"
-
-ANYWHERE = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
+ANYWHERE: Final = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
+LogLevel = Literal["auto", "debug", "info", "warning", "error"]
 
 
 def parse_listen(text: str, *, default_port: int) -> Address:
@@ -46,20 +40,37 @@ def parse_listen(text: str, *, default_port: int) -> Address:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What the server says on standard error.
+
+    Attributes:
+        level: the least that is logged: debug, info, warning or error; auto: warning on a terminal, else info.
+    """
+
+    level: LogLevel = "auto"
+
+    def level_name(self, *, is_terminal: bool) -> str:
+        """Return the level as `logging` names it."""
+        chosen = ("warning" if is_terminal else "info") if self.level == "auto" else self.level
+        return chosen.upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """Settings of one server.
 
     Attributes:
-        data_folder: everything that the server keeps; owned by one server at a time.
-        listen: where clients connect.
-        console: where metrics, health and feeds are served over HTTP; None = nowhere.
-        shutdown_s: how long SIGTERM waits for what is under way.
+        data_folder: the folder of everything that the server keeps, made if missing; one server has it at a time.
+        listen: where clients connect, HOST:PORT.
+        console: where metrics, health and feeds are served over HTTP, HOST:PORT; none: nowhere.
+        shutdown_s: how long a server that is told to end waits for what is under way.
     """
 
-    data_folder: Path
+    data_folder: Path = Path("millrace-data")
     listen: Address = field(default=Address("127.0.0.1", DATA_PORT))
     console: Address | None = field(default=Address("127.0.0.1", CONSOLE_PORT))
     shutdown_s: float = 10.0
+    log: LogOptions = field(default_factory=LogOptions)
     wal: WalOptions = field(default_factory=WalOptions)
     tier2: Tier2Options = field(default_factory=Tier2Options)
     cache: CacheOptions = field(default_factory=CacheOptions)
@@ -71,38 +82,6 @@ class ServerOptions:
     feed: FeedOptions = field(default_factory=FeedOptions)
 
     def __post_init__(self) -> None:
-        if self.shutdown_s <= 0:
-            raise ConfigurationError("shutdown_s must be above 0")
-
-
-_PARTS: dict[str, Any] = {
-    part.name: part.default_factory for part in fields(ServerOptions) if part.default_factory is not MISSING
-}
-
-
-def options_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the option objects of all parts that the environment sets, by the name of the part.
-
-    Raises:
-        ConfigurationError: an unknown option of a part that we have, or a value of the wrong kind.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for name, text in environment.items():
-        if not name.startswith(PREFIX):
-            continue
-        part, _, option = name.removeprefix(PREFIX).lower().partition("_")
-        if part not in _PARTS:
-            # Not ours: Kubernetes, for one, names the ports of a service called millrace in this way.
-            logger.warning("environment variable ignored name=%s parts=%s", name, ",".join(_PARTS))
-            continue
-        kinds: dict[str, Any] = {item.name: item.type for item in fields(_PARTS[part])}
-        if option not in kinds:
-            raise ConfigurationError(f"{name} is not a setting; see `millrace serve --help`")
-        try:
-            value = kinds[option](text)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(text)
-            found.setdefault(part, {})[option] = value
-        except ValueError:
-            raise ConfigurationError(f"{name}={text!r} is not a number") from None
-    return {part: _PARTS[part](**values) for part, values in found.items()}
+        demand_above_zero(self, "shutdown_s")
+        is_apart = self.console != self.listen or not self.listen.port
+        demand(is_apart, self, "console", "another address than listen")

@@ -12,9 +12,8 @@ import sysconfig
 import venv
 import zipfile
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,8 @@ from millrace.client.testing import SETTINGS_SMALL, TestServer, server
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.host.metrics import Metrics
-from millrace.server.options import _PARTS, PREFIX, ServerOptions
+from millrace.server.options import ServerOptions
+from millrace.server.settings import OTHERS, declared
 from millrace.server.streams.new_parts import PARTS_COUNT_MAX
 from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
 from millrace.server.streams.transactions import STREAMS_COUNT_MAX
@@ -44,6 +44,7 @@ PAGES = (
     "docs/applications/word-count.md",
     "docs/architecture.md",
     "docs/operations.md",
+    "docs/settings.md",
     "docs/streams.md",
     "docs/testing.md",
     "docs/transactions.md",
@@ -313,7 +314,7 @@ def test_every_command_is_in_the_table(capsys: pytest.CaptureFixture[str]) -> No
     named = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
     text = (ROOT / "README.md").read_text()
 
-    assert len(named) == 15
+    assert len(named) == 16
     for command in named:
         assert f"`millrace {command}" in text
 
@@ -338,33 +339,28 @@ def test_the_idle_times_of_writers_are_told_as_they_are() -> None:
     assert f"for the {options.marks_count_max:,} ids that expired last" in text
 
 
-def settings() -> Iterator[tuple[str, Any]]:
-    for part, options in _PARTS.items():
-        for item in fields(options):
-            assert item.default is not MISSING
-            yield f"{PREFIX}{part}_{item.name}".upper(), item.default
+def test_the_file_of_settings_that_is_shown_is_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (content,) = blocks("docs/operations.md", "toml")
+    (command,) = blocks("docs/operations.md", "bash")
+    (tmp_path / "millrace.toml").write_text(content)
+    monkeypatch.chdir(tmp_path)
+
+    assert main(shlex.split(command)[1:]) == 0
+
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert re.search(r"128 MiB +64 MiB +file ", rows["wal.file_size_bytes"])
+    assert re.search(r"30 d +7 d +file ", rows["transactions.named_outcome_s"])
+    assert re.search(r"32 +16 +command line ", rows["wal.files_max"])
 
 
-@pytest.mark.parametrize("setting", [name for name, _ in settings()])
-def test_every_setting_is_listed_with_its_default(setting: str) -> None:
-    default = dict(settings())[setting]
-    (row,) = re.findall(rf"^\| `{setting}` \| ([^|]*) \|", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
+@pytest.mark.parametrize("page", [path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")])
+def test_every_setting_that_is_named_exists(page: Path) -> None:
+    known = {setting.variable for setting in declared().values()} | OTHERS
+    named = set(re.findall(r"\bMILLRACE_[A-Z0-9_]*[A-Z0-9]\b(?!_)", (ROOT / page).read_text()))
 
-    assert row == shown(setting, default)
-
-
-def shown(setting: str, default: Any) -> str:
-    if "BYTES" in setting and default:
-        units = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
-        unit, size = next((unit, size) for unit, size in units if default % size == 0)
-        return f"{default // size} {unit}"
-    return "none" if default == "" else f"{default:g}" if isinstance(default, float) else f"{default}"
-
-
-def test_no_setting_is_listed_that_does_not_exist() -> None:
-    listed = re.findall(rf"^\| `({PREFIX}\w+)`", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
-
-    assert sorted(listed) == sorted(name for name, _ in settings())
+    assert {name for name in named - known if not any(each.startswith(name + "_") for each in known)} == set()
 
 
 def test_every_metric_is_listed(tmp_path: Path) -> None:

@@ -2,54 +2,40 @@
 
 from dataclasses import dataclass
 
-from millrace.server.errors import ConfigurationError
+from millrace.server.bounds import demand, demand_at_least
 from millrace.wire.limits import KIB, MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOptions:
-    """How much is kept, and how far reads run ahead of sequential readers."""
+    """How much is kept, and how far reads run ahead of sequential readers; checked when made.
+
+    Attributes:
+        budget_bytes: memory for pages of catch-up reads; what is being fetched comes on top, at most
+            `fetches_max` pages.
+        page_size_bytes: size and alignment of such a page, the unit of a fetch from tier 2.
+        protected_share: share of the budget for pages that were read again; a scan works in the rest.
+        read_ahead_bytes: how far ahead of one sequential reader pages are fetched; 0 turns it off.
+        read_ahead_share: share of the budget for pages that were fetched ahead and not read yet.
+        fetches_max: fetches that run at once; further ones wait, and nothing more is fetched ahead.
+        readers_max: sequential readers that are remembered; of more, those that read last.
+    """
 
     budget_bytes: int = 256 * MIB
-    """Memory for cached pages. What is being fetched comes on top: at most `fetches_max` pages."""
-
+    # Large, since a fetch costs a change of threads.
     page_size_bytes: int = 1 * MIB
-    """Size and alignment of a page, the unit of a fetch from tier 2. Large, since a fetch costs a change of threads."""
-
     protected_share: float = 0.8
-    """Share of the budget for pages that were read again; a scan works in the rest."""
-
     read_ahead_bytes: int = 4 * MIB
-    """How far ahead of one sequential reader pages are fetched; 0 turns it off."""
-
     read_ahead_share: float = 0.25
-    """Share of the budget that may hold pages fetched ahead, for all readers, and not read yet."""
-
     fetches_max: int = 16
-    """Fetches that run at once; further ones wait, and nothing more is fetched ahead."""
-
     readers_max: int = 1024
-    """Sequential readers that are remembered; of more, those that read last."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
-
-        Raises:
-            ConfigurationError: naming the option.
-        """
-        if not 4 * KIB <= self.page_size_bytes <= 64 * MIB:
-            raise ConfigurationError(
-                f"cache.page_size_bytes must be {4 * KIB} to {64 * MIB}, not {self.page_size_bytes}"
-            )
-        if self.budget_bytes < 4 * self.page_size_bytes:
-            raise ConfigurationError(f"cache.budget_bytes must hold four pages, not {self.budget_bytes}")
-        if not 0.0 <= self.protected_share <= 0.95:
-            raise ConfigurationError(f"cache.protected_share must be 0 to 0.95, not {self.protected_share}")
-        if self.read_ahead_bytes < 0:
-            raise ConfigurationError(f"cache.read_ahead_bytes must not be negative, not {self.read_ahead_bytes}")
-        if not 0.0 <= self.read_ahead_share <= 1.0:
-            raise ConfigurationError(f"cache.read_ahead_share must be 0 to 1, not {self.read_ahead_share}")
-        if self.fetches_max < 1:
-            raise ConfigurationError(f"cache.fetches_max must be at least 1, not {self.fetches_max}")
-        if self.readers_max < 1:
-            raise ConfigurationError(f"cache.readers_max must be at least 1, not {self.readers_max}")
+        demand(4 * KIB <= self.page_size_bytes <= 64 * MIB, self, "page_size_bytes", "4 KiB to 64 MiB")
+        demand(
+            self.budget_bytes >= 4 * self.page_size_bytes, self, "budget_bytes", "at least four times page_size_bytes"
+        )
+        demand(0.0 <= self.protected_share <= 0.95, self, "protected_share", "0 to 0.95")
+        demand_at_least(self, 0, "read_ahead_bytes")
+        demand(0.0 <= self.read_ahead_share <= 1.0, self, "read_ahead_share", "0 to 1")
+        demand_at_least(self, 1, "fetches_max", "readers_max")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from millrace.server.errors import ConfigurationError
+from millrace.server.bounds import demand, demand_above_zero, demand_at_least
 from millrace.wire.limits import GIB, KIB, MIB
 
 
@@ -11,24 +11,28 @@ class ContainerOptions:
     """Bounds and rhythms of a container; checked when made.
 
     Attributes:
-        flush_size_bytes: a segment with that much unflushed is flushed at once.
-        flush_age_s: bytes wait no longer than about this for their way to tier 2.
+        flush_size_bytes: a segment with that much outside tier 2 is flushed at once.
+        flush_age_s: bytes wait about so long for their way to tier 2.
         chunk_size_bytes_max: the largest payload of one chunk, but for a single larger append.
         chunk_size_bytes_small: last chunks below this are written again together with what follows them, once that is
             as long; merged segments below this share chunks.
         flushes_at_once: chunks that are written at the same time.
-        tail_size_bytes_high: with more than this in memory, connections are throttled: no further append is read from
-            them. What they had sent is still taken, up to twice as much in memory; beyond that appends are refused.
-        tail_size_bytes_low: with less than this in memory again, they are read.
-        queue_size_bytes_high, queue_size_bytes_low: the same for what waits for the log.
-        checkpoint_interval_s: at least this often, if anything changed.
-        garbage_interval_s: chunks that were written again are deleted about this often.
-        orphan_grace_s: a chunk in tier 2 that no segment knows is deleted after this long.
-        idle_bytes_max: idle segments, streams and writers are held in memory up to about this, all together.
-        attributes_segment_bytes_max: attributes of one segment, with 256 bytes for each beside key and value.
-        attributes_bytes_max: attributes of all segments.
-        transaction_size_bytes_max: events of one transaction.
-        verified_at_once_count_max: a checkpoint of more rows is verified in the background after a start.
+        tail_size_bytes_high: appends are throttled when so much waits in memory for tier 2, and refused at twice as
+            much.
+        tail_size_bytes_low: appends are no longer throttled when less than this waits in memory for tier 2.
+        queue_size_bytes_high: appends are throttled when so much waits for the log, and refused at twice as much.
+        queue_size_bytes_low: appends are no longer throttled when less than this waits for the log.
+        checkpoint_interval_s: a checkpoint is made at least so often, if anything changed.
+        garbage_interval_s: how often chunks that nothing refers to any more are deleted.
+        orphan_grace_s: how long after a start a chunk that no segment knows is deleted.
+        idle_bytes_max: idle segments, streams and writers stay in memory up to this, all together: about 4 KB a stream,
+            more where they hold much; the others are in the checkpoint.
+        attributes_segment_bytes_max: attributes of one segment: keys, values, and 256 bytes for each; a request that
+            would pass it is refused.
+        attributes_bytes_max: attributes of all segments; a request that would pass it is refused.
+        transaction_size_bytes_max: events of one transaction; more are refused, and what it has can still be committed.
+        verified_at_once_count_max: a checkpoint of more rows is verified by its sums at the start, and row by row
+            while it serves.
     """
 
     flush_size_bytes: int = 8 * MIB
@@ -50,19 +54,16 @@ class ContainerOptions:
     verified_at_once_count_max: int = 100_000
 
     def __post_init__(self) -> None:
-        if not 0 < self.flush_size_bytes <= self.chunk_size_bytes_max:
-            raise ConfigurationError("flush_size_bytes must be above 0 and at most chunk_size_bytes_max")
-        if not 0 < self.tail_size_bytes_low <= self.tail_size_bytes_high:
-            raise ConfigurationError("tail_size_bytes_low must be above 0 and at most tail_size_bytes_high")
-        if not 0 < self.queue_size_bytes_low <= self.queue_size_bytes_high:
-            raise ConfigurationError("queue_size_bytes_low must be above 0 and at most queue_size_bytes_high")
-        if self.flushes_at_once < 1 or self.chunk_size_bytes_small < 0:
-            raise ConfigurationError("flushes_at_once must be at least 1, chunk_size_bytes_small at least 0")
-        if self.idle_bytes_max < 0 or self.verified_at_once_count_max < 0:
-            raise ConfigurationError("idle_bytes_max and verified_at_once_count_max must not be negative")
-        if min(self.attributes_segment_bytes_max, self.attributes_bytes_max) < 0:
-            raise ConfigurationError("attributes_segment_bytes_max and attributes_bytes_max must not be negative")
-        if self.transaction_size_bytes_max <= 0:
-            raise ConfigurationError("transaction_size_bytes_max must be above 0")
-        if min(self.flush_age_s, self.checkpoint_interval_s, self.garbage_interval_s, self.orphan_grace_s) < 0:
-            raise ConfigurationError("times must not be negative")
+        self._demand_low_and_high("flush_size_bytes", "chunk_size_bytes_max")
+        self._demand_low_and_high("tail_size_bytes_low", "tail_size_bytes_high")
+        self._demand_low_and_high("queue_size_bytes_low", "queue_size_bytes_high")
+        demand_at_least(self, 1, "flushes_at_once")
+        demand_at_least(
+            self, 0, "chunk_size_bytes_small", "idle_bytes_max", "verified_at_once_count_max",
+            "attributes_segment_bytes_max", "attributes_bytes_max",
+            "flush_age_s", "checkpoint_interval_s", "garbage_interval_s", "orphan_grace_s",
+        )  # fmt: skip
+        demand_above_zero(self, "transaction_size_bytes_max")
+
+    def _demand_low_and_high(self, low: str, high: str) -> None:
+        demand(0 < getattr(self, low) <= getattr(self, high), self, low, f"above 0 and at most {high}")

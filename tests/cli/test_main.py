@@ -7,6 +7,7 @@ from tests.cli.conftest import Run
 
 COMMANDS = (
     "serve",
+    "settings",
     "demo",
     "stream",
     "segment",

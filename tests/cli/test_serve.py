@@ -113,6 +113,17 @@ def test_an_unknown_setting_is_wrong_usage(serve: Serve) -> None:
 
     assert process.returncode == 2
     assert "MILLRACE_WAL_FILE_SISE" in log
+    assert "did you mean MILLRACE_WAL_FILE_SIZE_BYTES?" in log
+
+
+def test_settings_come_from_a_file_and_from_options(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text(
+        "[wal]\nfile_size_bytes = '24 MiB'\nheadroom_bytes = '1MiB'\n[log]\nlevel = 'info'"
+    )
+    process = serve("--config", str(tmp_path / "m.toml"), "--set", "wal.spare_files=1", settings={})
+    address_of(process)
+
+    assert max(path.stat().st_size for path in (tmp_path / "data").glob("containers/0000/wal/*")) == 24 << 20
 
 
 def test_on_a_terminal_a_banner_says_where_everything_is(running: TestServer, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from millrace.cli.figures import time_text
 from millrace.model.errors import InvalidArgumentError
-from millrace.model.quantities import parse_bounds, parse_duration, parse_moment, parse_size
+from millrace.model.quantities import exact_duration, exact_size, parse_bounds, parse_duration, parse_moment, parse_size
 
 
 @pytest.mark.parametrize(
@@ -25,10 +25,39 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "duration_s"), [("90", 90), ("90s", 90), ("1.5m", 90), ("2min", 120), ("12h", 43200), ("7d", 604800)]
+    ("text", "duration_s"),
+    [
+        ("90", 90),
+        ("90s", 90),
+        ("2 h", 7200),
+        ("250ms", 0.25),
+        ("1.5m", 90),
+        ("2min", 120),
+        ("12h", 43200),
+        ("7d", 604800),
+    ],
 )
 def test_durations(text: str, duration_s: float) -> None:
     assert parse_duration(text) == duration_s
+
+
+@given(st.integers(min_value=0, max_value=10**15))
+def test_a_size_as_it_is_shown_is_read_again(size: int) -> None:
+    assert parse_size(exact_size(size)) == size
+
+
+@given(st.one_of(st.integers(0, 10**9), st.floats(min_value=1e-6, max_value=1e9)))
+def test_a_duration_as_it_is_shown_is_read_again(duration_s: float) -> None:
+    assert parse_duration(exact_duration(duration_s)) == pytest.approx(duration_s, abs=1e-15)
+
+
+def test_quantities_are_shown_with_the_largest_unit_that_fits() -> None:
+    assert [exact_size(size) for size in (0, 1000, 4096, 17 << 20, 3 << 29)] == [
+        "0 B", "1000 B", "4 KiB", "17 MiB", "1536 MiB",
+    ]  # fmt: skip
+    assert [exact_duration(duration_s) for duration_s in (0, 0.25, 1.0, 90, 7200, 30 * 86400)] == [
+        "0 s", "0.25 s", "1 s", "90 s", "2 h", "30 d",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["", "soon", "7 years", "-3s"])

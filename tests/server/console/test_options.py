@@ -4,7 +4,6 @@ import pytest
 
 from millrace.server.console.options import FeedOptions
 from millrace.server.errors import ConfigurationError
-from millrace.server.options import options_from_environment
 
 
 @pytest.mark.parametrize(
@@ -32,9 +31,3 @@ def test_origins_are_a_list() -> None:
         "null",
     ]
     assert FeedOptions(origins="*").origin_list == ["*"]
-
-
-def test_they_come_from_the_environment() -> None:
-    options = options_from_environment({"MILLRACE_FEED_ORIGINS": "*", "MILLRACE_FEED_COUNT_MAX": "3"})
-
-    assert options == {"feed": FeedOptions(origins="*", count_max=3)}

@@ -25,7 +25,7 @@ def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() 
         ({"run_size_bytes_max": 0}, "run_size_bytes_max"),
         ({"headroom_bytes": 100}, "headroom_bytes"),
         ({"file_size_bytes": 16 * MIB}, "file_size_bytes"),
-        ({"file_size_bytes": 64 * MIB + 1}, "multiple of 4096"),
+        ({"file_size_bytes": 64 * MIB + 1}, "multiple of 4 KiB"),
     ],
 )
 def test_values_that_contradict_one_another_are_refused_by_name(values: dict[str, int], named: str) -> None:

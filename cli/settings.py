@@ -1,0 +1,114 @@
+"""`millrace settings`: what can be set about a server, to what it is set, and where."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from millrace.model.errors import InvalidArgumentError
+from millrace.server.errors import ConfigurationError
+from millrace.server.settings import LoadedSettings, Setting, Source, check_name, load_settings, parse_assignments
+
+from .connecting import JsonOption
+from .output import is_terminal, print_json, print_table, print_text
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the command line says of the settings of a server."""
+
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of everything the server keeps; made if missing.", show_default="millrace-data"
+        ),
+    ] = None
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where clients connect.", show_default="127.0.0.1:9240")
+    ] = None
+    console: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Metrics, health and feeds over HTTP; 'none' for nowhere.",
+            show_default="127.0.0.1:9241",
+        ),
+    ] = None
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TOML file of settings.", show_default="$MILLRACE_CONFIG")
+    ] = None
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting; may be given several times.")
+    ] = None
+
+    def load(self, more: Mapping[str, object]) -> LoadedSettings:
+        """Return the settings, with these and `more`, by name, before all others.
+
+        Raises:
+            InvalidArgumentError: a setting that is none, or a value that cannot be.
+        """
+        own = {"data_dir": self.data_dir, "listen": self.listen, "console": self.console, **more}
+        with _as_wrong_usage():
+            assigned = parse_assignments(self.assignments or [])
+            flags = {name: value for name, value in own.items() if value is not None}
+            return load_settings({**assigned, **flags}, file=self.config)
+
+
+def settings(
+    given: Given,
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="A setting, or a part: `wal`.", show_default="all")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the settings of a server: value, default, where the value is from, and what it does.
+
+    The command line comes before the environment, that before the file, and that before the default.
+    """
+    if name:
+        with _as_wrong_usage():
+            check_name(name)
+    chosen = [each for each in given.load({}).settings if name in ("", each.declared.name, each.declared.part)]
+    if as_json:
+        print_json([_record(each) for each in chosen])
+        return
+    if is_terminal():
+        for each in chosen:
+            print_text(_described(each))
+        return
+    columns = ("name", "value", "default", "source", "effect")
+    print_table(("setting", *columns[1:]), [[_record(each)[column] for column in columns] for each in chosen])
+
+
+def _described(setting: Setting) -> Text:
+    """Return a setting in two lines, for a terminal of any width."""
+    told = _record(setting)
+    origin = "default" if setting.source is Source.DEFAULT else f"{setting.source}; default {told['default'] or 'none'}"
+    return Text.assemble(
+        (told["name"], "cyan"), f" = {told['value'] or 'none'}  ", (f"({origin})", "dim"), f"\n    {told['effect']}"
+    )
+
+
+def _record(setting: Setting) -> dict[str, Any]:
+    declared = setting.declared
+    return {
+        "name": declared.name,
+        "variable": declared.variable,
+        "value": declared.text(setting.value),
+        "default": declared.text(declared.default),
+        "source": str(setting.source),
+        "effect": declared.effect,
+    }
+
+
+@contextmanager
+def _as_wrong_usage() -> Iterator[None]:
+    """Make of a mistake in the settings what it is for a command: an argument that cannot be."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise InvalidArgumentError(str(error)) from None

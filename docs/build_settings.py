@@ -1,0 +1,60 @@
+"""Write docs/settings.md: all settings of a server, as its options declare them.
+
+    python docs/build_settings.py
+
+A test fails when the page is not what this would write. What a setting does is said once, in the docstring of its
+class.
+"""
+
+# ruff: noqa: INP001  # a script in a folder of documents
+
+from pathlib import Path
+from typing import Final
+
+from millrace.server.settings import declared
+
+PAGE: Final = Path(__file__).parent / "settings.md"
+
+INTRODUCTION: Final = """\
+# Settings of a server
+
+Written by `docs/build_settings.py` from the options of the server's parts; change those, not this page.
+[Running it](operations.md#settings) tells how to set them. `millrace settings` lists them with their values.
+"""
+
+SECTIONS: Final = {
+    "": ("The server", ""),
+    "log": ("Messages", ""),
+    "wal": ("The log", "How it works: [the road of an append](architecture.md)."),
+    "container": ("The container", ""),
+    "tier2": ("Tier 2", ""),
+    "cache": ("The cache", ""),
+    "streams": ("What streams do by themselves", "[How](streams.md#scaling-by-policy)."),
+    "writers": ("Idle writers", "[What expiry means](streams.md#writers-that-are-idle-for-long)."),
+    "transactions": (
+        "Transactions",
+        "[What they are](transactions.md). Leases and ages count only while the server runs.",
+    ),
+    "front": ("Connections", "About [slow readers](operations.md#slow-readers), [strangers](operations.md#strangers)."),
+    "feed": ("Feeds", "On the console port; [what they are](streams.md#over-http)."),
+}
+"""The headings of the parts, in the order of the page, and where to read more."""
+
+
+def page() -> str:
+    """Return the page as it should be."""
+    return "\n".join([INTRODUCTION, *(_section(part, *texts) for part, texts in SECTIONS.items())])
+
+
+def _section(part: str, heading: str, more: str) -> str:
+    rows = [
+        f"| `{each.name}` | `{each.variable}` | {each.text(each.default) or 'none'} | {each.effect} |"
+        for each in declared().values()
+        if each.part == part
+    ]
+    table = "\n".join(["| setting | in the environment | default | effect |", "|---|---|---|---|", *rows])
+    return f"## {heading}\n\n{more}{2 * chr(10) if more else ''}{table}\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

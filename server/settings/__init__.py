@@ -1,0 +1,18 @@
+"""The settings of a server: what can be set, and from where it is."""
+
+from .declared import Declared, check_name, declared, named_setting
+from .loading import FILE_VARIABLE, OTHERS, LoadedSettings, Setting, Source, load_settings, parse_assignments
+
+__all__ = [
+    "FILE_VARIABLE",
+    "OTHERS",
+    "Declared",
+    "LoadedSettings",
+    "Setting",
+    "Source",
+    "check_name",
+    "declared",
+    "load_settings",
+    "named_setting",
+    "parse_assignments",
+]

@@ -1,0 +1,169 @@
+"""What can be set: read off the options of the parts, which declare it.
+
+A field `file_size_bytes` of the options of the part `wal` is the setting `wal.file_size_bytes`, in the environment
+MILLRACE_WAL_FILE_SIZE_BYTES. What it does is said in the docstring of the class, below `Attributes:`.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+
+from millrace.model.address import Address
+from millrace.model.quantities import parse_duration, parse_size
+from millrace.server.bounds import is_duration, is_size, option_text
+from millrace.server.errors import ConfigurationError
+from millrace.server.options import ServerOptions, parse_listen
+from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
+
+PREFIX: Final = "MILLRACE_"
+LISTED: Final = "; `millrace settings` lists them"
+
+_NAMES: Final = {"data_folder": "data_dir"}
+"""Options that are called otherwise by those who set them."""
+_SIMILAR: Final = 0.8
+"""How much alike two names have to be for one to be taken for the other; 1 is the same."""
+
+
+class Kind(NamedTuple):
+    """What the values of a setting are.
+
+    Attributes:
+        read: makes a value of a text, and leaves all else as it is; raises ValueError.
+        right: what a value must be, as it continues "it must be".
+    """
+
+    read: Callable[[Any], Any]
+    right: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """A setting.
+
+    Attributes:
+        part: name of its part; empty for those of the server as a whole.
+        field: its name as a field of the options of its part.
+        annotation: its type.
+        effect: what it does, in a line.
+        is_secret: its value must not be shown.
+    """
+
+    part: str
+    field: str
+    annotation: Any
+    default: Any
+    effect: str
+    is_secret: bool
+
+    @property
+    def option(self) -> str:
+        """Its name in its part."""
+        return _NAMES.get(self.field, self.field)
+
+    @property
+    def name(self) -> str:
+        """`PART.OPTION`, or `OPTION` for those of the server as a whole."""
+        return f"{self.part}.{self.option}" if self.part else self.option
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return PREFIX + self.name.replace(".", "_").upper()
+
+    @property
+    def kind(self) -> Kind:
+        """What its values are: the unit is in its name."""
+        if self.annotation is not bool and is_size(self.field):
+            return Kind(_texts(parse_size), "a size, such as 4096, 64KiB, 10MiB or 1.5GiB")
+        if self.annotation is not bool and is_duration(self.field):
+            return Kind(_texts(parse_duration), "a duration, such as 0.5, 15s, 10min, 2h or 7d")
+        if get_origin(self.annotation) is Literal:
+            return Kind(_as_it_is, f"one of {', '.join(get_args(self.annotation))}")
+        if self.annotation is Address:
+            return Kind(_address, "HOST:PORT")
+        if self.annotation == Address | None:
+            return Kind(_address_or_none, "HOST:PORT, or none")
+        right = {bool: "true or false", int: "a whole number", float: "a number"}
+        return Kind(_as_it_is, right.get(self.annotation, "a text"))
+
+    def text(self, value: Any) -> str:
+        """Return a value as one would write it into a file; of a secret only whether there is one."""
+        if self.is_secret and value:
+            return "(hidden)"
+        return "none" if value is None else option_text(self.field, value)
+
+
+def parts() -> dict[str, type[Any]]:
+    """Return the classes of the options of all parts, by the names of the parts."""
+    return {item.name: item.default_factory for item in fields(ServerOptions) if isinstance(item.default_factory, type)}
+
+
+@cache
+def declared() -> dict[str, Declared]:
+    """Return all settings by their names: those of the server as a whole, then those of each part."""
+    settings = [
+        *_declared_by(ServerOptions, ""),
+        *(s for part, kind in parts().items() for s in _declared_by(kind, part)),
+    ]
+    return {setting.name: setting for setting in settings}
+
+
+def _declared_by(kind: type[Any], part: str) -> Iterator[Declared]:
+    text = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
+    effects = dict(re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", text, re.MULTILINE))
+    for item in fields(kind):
+        if item.default is not MISSING:
+            yield Declared(
+                part=part,
+                field=item.name,
+                annotation=item.type,
+                default=item.default,
+                effect=" ".join(effects.get(item.name, "").split()).rstrip("."),
+                is_secret=not item.repr,
+            )
+
+
+def named_setting(part: str, field: str) -> Declared:
+    """Return the setting that a field of the options of a part is."""
+    option = _NAMES.get(field, field)
+    return declared()[f"{part}.{option}" if part else option]
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigurationError unless a setting, or a part, has this name."""
+    names = [*declared(), *parts()]
+    if name not in names:
+        raise ConfigurationError(f"{name} is not a setting{similar(name, names) or LISTED}")
+
+
+def similar(name: str, names: Iterable[str]) -> str:
+    """Return the question whether another name is meant, or nothing."""
+    found = get_close_matches(name, sorted(names), n=1, cutoff=_SIMILAR)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _texts(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Return what parses texts, and leaves all else as it is."""
+    return lambda value: parse(value) if isinstance(value, str) else value
+
+
+def _address(value: object, *, default_port: int = DATA_PORT) -> Address:
+    text = str(value)
+    if text.isdigit():
+        raise ValueError("a port alone would be taken for a host")
+    try:
+        return parse_listen(text, default_port=default_port)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+
+
+def _address_or_none(value: object) -> Address | None:
+    return None if str(value).strip().lower() == "none" else _address(value, default_port=CONSOLE_PORT)

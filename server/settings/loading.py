@@ -1,0 +1,277 @@
+"""From where settings are: the command line, the environment, a TOML file, and the defaults.
+
+In this order: what comes earlier wins. In a file, the settings of a part are a table:
+
+    data_dir = "/var/lib/millrace"
+    [wal]
+    file_size_bytes = "64 MiB"
+
+Sizes and durations are numbers of bytes and seconds, or texts with a unit. Nothing else of the server reads the
+environment or a file.
+"""
+
+import logging
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
+from pydantic_core import ErrorDetails
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from millrace.model.address import Address
+from millrace.server.errors import ConfigurationError, SettingError
+from millrace.server.options import ServerOptions
+
+from .declared import LISTED, PREFIX, Declared, check_name, declared, named_setting, parts, similar
+
+logger = logging.getLogger(__name__)
+
+FILE_VARIABLE: Final = f"{PREFIX}CONFIG"
+"""The environment variable of the file of settings, where the command line names none."""
+OTHERS: Final = frozenset({FILE_VARIABLE, f"{PREFIX}ADDRESS", f"{PREFIX}TOKEN", f"{PREFIX}CHAOS_SEED"})
+"""Variables of ours that are no settings of a server: those of clients and of tests."""
+FLAGS: Final = {"data_dir": "--data-dir", "listen": "--listen", "console": "--console", "log.level": "--log-level"}
+"""Settings with an option of their own on the command line; the others go by `--set`."""
+
+# Kubernetes tells where each service is; of one called millrace, in such words.
+_KUBERNETES: Final = re.compile(r"MILLRACE_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
+
+class Source(StrEnum):
+    """Where a value is from, in the order of who wins."""
+
+    COMMAND_LINE = "command line"
+    ENVIRONMENT = "environment"
+    FILE = "file"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A setting, to what it is set, and where."""
+
+    declared: Declared
+    value: Any
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedSettings:
+    """The options of a server, and where each of them is from.
+
+    Attributes:
+        file: the file of settings that was read; None for none.
+    """
+
+    options: ServerOptions
+    settings: tuple[Setting, ...]
+    file: Path | None
+
+
+def load_settings(given: Mapping[str, object], *, file: Path | None = None) -> LoadedSettings:
+    """Return the settings of a server: those given by the command line, then those found. Blocks.
+
+    Args:
+        given: values by the names of their settings; None is as good as absent.
+        file: a TOML file; without one that which MILLRACE_CONFIG names, if it does.
+
+    Raises:
+        ConfigurationError: a name that is none, or a value that cannot be. Says which, from where, and what would be
+            right; a line for each.
+    """
+    if file is None and os.environ.get(FILE_VARIABLE):
+        file = Path(os.environ[FILE_VARIABLE])
+    found = {
+        Source.COMMAND_LINE: _nested(given),
+        Source.ENVIRONMENT: _of_environment(),
+        Source.FILE: _of_file(file) if file else {},
+    }
+    weakest_first = list(reversed(found.items()))
+    places = _Places({name: source for source, values in weakest_first for name in _flat(values)}, file)
+    merged: dict[str, Any] = {}
+    for _, values in weakest_first:
+        for key, value in values.items():
+            are_parts = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = merged[key] | value if are_parts else value
+    try:
+        options = _options(_values(_model()(**merged)), places)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(places.problem(each) for each in error.errors())) from None
+    settings = (
+        Setting(
+            declared=each,
+            value=getattr(getattr(options, each.part) if each.part else options, each.field),
+            source=places.sources.get(name, Source.DEFAULT),
+        )
+        for name, each in declared().items()
+    )
+    return LoadedSettings(options=options, settings=tuple(settings), file=file)
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of `NAME=VALUE` texts by their names.
+
+    Raises:
+        ConfigurationError: a text without `=`, or a name that is none.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{text!r} sets nothing; write NAME=VALUE, for instance wal.file_size_bytes=64MiB")
+        check_name(name.strip())
+        values[name.strip()] = value.strip()
+    return values
+
+
+# --- where it is from ---
+
+
+def _nested(given: Mapping[str, object]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None:
+            part, _, option = name.rpartition(".")
+            (values.setdefault(part, {}) if part else values)[option] = value
+    return InitSettingsSource(_model(), init_kwargs=values)()
+
+
+def _of_environment() -> dict[str, Any]:
+    names = {setting.variable for setting in declared().values()}
+    for name in os.environ:
+        if name.startswith(PREFIX) and name not in names | OTHERS:
+            _refuse_or_ignore(name, names)
+    return EnvSettingsSource(_model())()
+
+
+def _refuse_or_ignore(variable: str, names: set[str]) -> None:
+    """Refuse a variable that is meant to be a setting and is none; leave the others to those they belong to.
+
+    Raises:
+        ConfigurationError: it begins with the name of a part, or is much like a setting.
+    """
+    if not _KUBERNETES.fullmatch(variable):
+        meant = similar(variable, names)
+        if meant or variable.removeprefix(PREFIX).partition("_")[0].lower() in parts():
+            raise ConfigurationError(f"{variable} in the environment is not a setting{meant or LISTED}")
+        logger.warning("environment variable ignored name=%s", variable)
+
+
+def _of_file(file: Path) -> dict[str, Any]:
+    if not file.is_file():  # the library takes a missing file for an empty one
+        raise ConfigurationError("there is no such file of settings", subject=str(file))
+    try:
+        return TomlConfigSettingsSource(_model(), toml_file=file)()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"is not TOML: {error}", subject=str(file)) from None
+    except OSError as error:
+        raise ConfigurationError(f"cannot be read: {error.strerror or error}", subject=str(file)) from error
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        yield name
+        if isinstance(value, dict):
+            yield from (f"{name}.{option}" for option in value)
+
+
+# --- what it is ---
+
+
+class _Settings(BaseSettings):
+    """Checks what was found. Each source is asked by itself, so that it is known where each value is from."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="_", env_nested_max_split=1, extra="forbid", allow_inf_nan=False
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        **_: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what it is made with, and look nowhere else."""
+        return (init_settings,)
+
+
+@cache
+def _model() -> type[BaseSettings]:
+    """Return the model of all settings, derived from the options of the parts."""
+    of_part: dict[str, dict[str, Any]] = {part: {} for part in ("", *parts())}
+    for each in declared().values():
+        # An address is one text for us; of a class the library would take each attribute for a setting of its own.
+        annotation = Any if each.annotation in (Address, Address | None) else each.annotation
+        of_part[each.part][each.option] = (Annotated[annotation, BeforeValidator(each.kind.read)], each.default)
+    config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    nested: dict[str, Any] = {part: (create_model(part, __config__=config, **of_part[part]), {}) for part in parts()}
+    return create_model("Settings", __base__=_Settings, **of_part[""], **nested)
+
+
+def _values(model: BaseModel) -> dict[str, Any]:
+    """Return the values that were set, and no defaults."""
+    values = {name: getattr(model, name) for name in model.model_fields_set}
+    return {name: _values(value) if isinstance(value, BaseModel) else value for name, value in values.items()}
+
+
+def _options(values: Mapping[str, Any], places: "_Places") -> ServerOptions:
+    """Return the options with these values.
+
+    Raises:
+        ConfigurationError: a value that its part does not take.
+    """
+    part, made = "", {}
+    own = {each.field: values[each.option] for each in declared().values() if not each.part and each.option in values}
+    try:
+        for part, kind in parts().items():
+            made[part] = kind(**values.get(part, {}))
+        part = ""
+        return ServerOptions(**own, **made)
+    except SettingError as error:
+        place = places.place(named_setting(part, error.option).name)
+        raise ConfigurationError(f"{place} is {error.value}; it must be {error.right}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What a setting is called where its value was found."""
+
+    sources: Mapping[str, Source]
+    file: Path | None
+
+    def place(self, name: str) -> str:
+        """Return the name of a setting as it was written, and where."""
+        source = self.sources.get(name, Source.DEFAULT)
+        if source is Source.ENVIRONMENT:
+            return PREFIX + name.replace(".", "_").upper()
+        if source is Source.FILE:
+            return f"{self.file}: {name}"
+        return FLAGS.get(name, name) if source is Source.COMMAND_LINE else name
+
+    def problem(self, error: ErrorDetails) -> str:
+        """Return what is wrong about one value, in a line."""
+        name = ".".join(str(step) for step in error["loc"])
+        place = self.place(name)
+        if error["type"] == "extra_forbidden":
+            names = parts() if isinstance(error["input"], dict) else declared()
+            return f"{place} is not a setting{similar(name, names) or LISTED}"
+        if name in parts():
+            return f"{place} is {error['input']!r}; it must be a table, [{name}]"
+        setting = declared()[name]
+        shown = setting.text(error["input"]) if setting.is_secret else repr(error["input"])
+        return f"{place} is {shown}; it must be {setting.kind.right}"
