@@ -5,7 +5,7 @@ Exit codes: 0 done; 1 a check failed, or the server or the disk refused; 2 wrong
 
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Final, NamedTuple
@@ -20,7 +20,8 @@ from millrace.client.errors import (
     StreamNotFoundError,
     StreamNotSealedError,
 )
-from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.model.errors import InvalidArgumentError, MillraceError, MissingExtraError
+from millrace.model.extras import DISTRIBUTION, needs
 from millrace.server.errors import FolderLockedError, FolderVersionError, ServerError
 from millrace.server.host.descriptors import occupy_standard_descriptors
 
@@ -32,23 +33,33 @@ FAILED: Final = 1
 WRONG_USAGE: Final = 2
 UNREACHABLE: Final = 3
 
+_ANY_ARGUMENTS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+
 PANELS: Final = ("Start here", "Streams and segments", "Events", "Files and machine")
 
 
 class Command(NamedTuple):
-    """Where a command, or a group of them, is: in the module of its name here unless another is given."""
+    """Where a command, or a group of them, is: in the module of its name here unless another is given.
+
+    Attributes:
+        extra: what has to be installed for it.
+    """
 
     panel: str
     help: str
     module: str = ""
+    extra: str = "cli"
 
 
 COMMANDS: Final = {
     "demo": Command(
-        PANELS[0], "See it work: recorded data, a live tail, Spark, kills, the proof.", "millrace.examples.demo.command"
+        PANELS[0],
+        "See it work: recorded data, a live tail, Spark, kills, the proof.",
+        "millrace.examples.demo.command",
+        "demo",
     ),
-    "serve": Command(PANELS[0], "Run a server."),
-    "settings": Command(PANELS[0], "List what can be set about a server, and what is."),
+    "serve": Command(PANELS[0], "Run a server.", extra="server"),
+    "settings": Command(PANELS[0], "List what can be set about a server, and what is.", extra="server"),
     "stream": Command(PANELS[1], "Create, list, show, scale, seal, truncate and delete streams.", ".streams"),
     "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", ".cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),
@@ -57,17 +68,19 @@ COMMANDS: Final = {
     "write": Command(PANELS[2], "Write lines of standard input as events.", ".events"),
     "read": Command(PANELS[2], "Print the events between two cuts.", ".events"),
     "tail": Command(PANELS[2], "Print events as they become durable.", ".events"),
-    "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder."),
-    "verify": Command(PANELS[3], "Check every byte of a data folder."),
-    "repair": Command(PANELS[3], "Accept that content of the log is lost."),
-    "doctor": Command(PANELS[3], "Measure the disk's real sync; check limits and versions."),
-    "bench": Command(PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command"),
+    "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder.", extra="server"),
+    "verify": Command(PANELS[3], "Check every byte of a data folder.", extra="server"),
+    "repair": Command(PANELS[3], "Accept that content of the log is lost.", extra="server"),
+    "doctor": Command(PANELS[3], "Measure the disk's real sync; check limits and versions.", extra="server"),
+    "bench": Command(
+        PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command", "server"
+    ),
 }
 
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        print_text(f"millrace {version('millrace')}")
+        print_text(f"millrace {version(DISTRIBUTION)}")
         raise typer.Exit(DONE)
 
 
@@ -94,12 +107,28 @@ def make_app(names: Iterable[str]) -> Commands:
     app.callback()(_program)
     for name in names:
         command = COMMANDS[name]
-        module = import_module(command.module or f".{name}", __package__)
+        try:
+            with needs(command.extra):
+                module = import_module(command.module or f".{name}", __package__)
+        except MissingExtraError as error:
+            app.command(name, short_help=command.help, rich_help_panel=command.panel, context_settings=_ANY_ARGUMENTS)(
+                _refusal(error)
+            )
+            continue
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name, help=command.help, rich_help_panel=command.panel)
         else:
             app.command(name, short_help=command.help, rich_help_panel=command.panel)(getattr(module, name))
     return app
+
+
+def _refusal(error: MissingExtraError) -> Callable[[], None]:
+    """Return what stands for a command whose packages are not installed."""
+
+    def refuse() -> None:
+        raise error
+
+    return refuse
 
 
 def _needed_commands(arguments: Sequence[str]) -> Iterable[str]:

@@ -11,6 +11,7 @@ import typer
 import uvloop
 from rich.text import Text
 
+from millrace.model.extras import needs
 from millrace.server.host.memory import keep_freed_memory
 from millrace.server.options import ServerOptions
 
@@ -44,7 +45,8 @@ def serve(
 
 async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
     # Loading the server takes longer than all the rest of the command line.
-    from millrace.server.app import Server
+    with needs("server"):
+        from millrace.server.app import Server
 
     terminal = console_on(stderr=True)
     server = Server(options)

@@ -100,6 +100,7 @@ from millrace.model.errors import EventTooLargeError as EventTooLargeError
 from millrace.model.errors import InvalidArgumentError as InvalidArgumentError
 from millrace.model.errors import InvalidNameError as InvalidNameError
 from millrace.model.errors import MillraceError as MillraceError
+from millrace.model.errors import MissingExtraError as MissingExtraError
 from millrace.model.errors import RequestError as RequestError
 from millrace.model.event import Event as Event
 from millrace.model.event import EventPosition as EventPosition

@@ -61,6 +61,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 +-- ClientClosedError
 +-- NotOpenError                     a writer or reader that was not opened yet
 +-- BufferFullError                  write faster than the server stores; `await writer.drain()`
++-- MissingExtraError                what was asked for needs packages that are not installed  (also an ImportError)
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
 """
 

@@ -24,11 +24,10 @@ from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
-import uvloop
-
 from millrace.client.transport.fork_guard import ForkGuard
 
 from .errors import ClientClosedError
+from .event_loop import new_event_loop
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -44,7 +43,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._guard = ForkGuard()
-        self._loop = uvloop.new_event_loop()
+        self._loop = new_event_loop()
         # Everything is handed to the loop under this lock, and nothing after it was told to stop: what is handed over
         # later than that would wait for a loop that no longer turns. Reentrant, because an iterator that is forgotten
         # is closed by the garbage collector, which may run while the lock is held.

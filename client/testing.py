@@ -17,9 +17,15 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from millrace.model.errors import MissingExtraError
+from millrace.model.extras import DISTRIBUTION
+
+SERVER_PACKAGE: Final = "aiofiles"
+"""One of the packages that only the server needs: where it is not, no server can start."""
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 
@@ -87,11 +93,14 @@ class TestServer:
         """Start the server, and return once it accepts connections.
 
         Raises:
+            MissingExtraError: the packages of the server are not installed.
             RuntimeError: it ended, or did not serve within two minutes.
         """
         with self._lock:
             if self.running:
                 raise RuntimeError("the server is running")
+            if find_spec(SERVER_PACKAGE) is None:
+                raise MissingExtraError(SERVER_PACKAGE, f"{DISTRIBUTION}[server]")
             self._process = self._popen()
             line = self._first_line()
             if not line:

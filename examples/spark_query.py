@@ -1,7 +1,7 @@
 """Query a stream with Spark: `python examples/spark_query.py [ADDRESS]`.
 
 A batch query reads what there is. A streaming query continues; this one ends when it has caught up, because of
-`availableNow`, and would resume from its checkpoint the next time. Needs `pip install 'millrace[spark]'` and Java 17.
+`availableNow`, and would resume from its checkpoint the next time. Needs the extra `spark` and Java 17.
 """
 
 import sys

@@ -1,13 +1,17 @@
 """Compression of whole event blocks: zstd where density matters, lz4 where speed does.
 
-Each needs an optional package (`pip install millrace[compression]`), imported when a block asks for it. What is
+Each needs a package of the extra `compression`, imported when a block asks for it. What is
 decompressed is bounded by the size in the header of the block, whatever the data says.
 """
 
 from enum import IntEnum
+from typing import Final
 
 from .checksum import Buffer
 from .errors import BlockCorruptError
+from .extras import needs
+
+EXTRA: Final = "compression"
 
 
 class Compression(IntEnum):
@@ -18,18 +22,26 @@ class Compression(IntEnum):
     LZ4 = 2
 
 
+def check_installed(compression: Compression) -> None:
+    """Raise MissingExtraError unless blocks can be compressed so."""
+    if compression is not Compression.NONE:
+        compress(compression, b"")
+
+
 def compress(compression: Compression, data: Buffer) -> bytes:
     """Return `data` compressed.
 
     Raises:
-        ModuleNotFoundError: the package of that compression is not installed.
+        MissingExtraError: the package of that compression is not installed.
     """
     if compression is Compression.ZSTD:
-        import zstandard
+        with needs(EXTRA):
+            import zstandard
 
         return zstandard.ZstdCompressor(level=3).compress(data)
     assert compression is Compression.LZ4
-    import lz4.frame
+    with needs(EXTRA):
+        import lz4.frame
 
     return bytes(lz4.frame.compress(data, content_checksum=False, store_size=True))
 
@@ -39,7 +51,7 @@ def decompress(compression: int, data: Buffer, *, size_bytes: int) -> bytes:
 
     Raises:
         BlockCorruptError: it does not hold exactly `size_bytes`, or the compression is unknown.
-        ModuleNotFoundError: the package of that compression is not installed.
+        MissingExtraError: the package of that compression is not installed.
     """
     if compression == Compression.ZSTD:
         result = _decompress_zstd(data, size_bytes)
@@ -53,7 +65,8 @@ def decompress(compression: int, data: Buffer, *, size_bytes: int) -> bytes:
 
 
 def _decompress_zstd(data: Buffer, size_bytes: int) -> bytes:
-    import zstandard
+    with needs(EXTRA):
+        import zstandard
 
     try:
         # The size in the frame is compared first: it decides how much zstandard allocates.
@@ -66,7 +79,8 @@ def _decompress_zstd(data: Buffer, size_bytes: int) -> bytes:
 
 
 def _decompress_lz4(data: Buffer, size_bytes: int) -> bytes:
-    import lz4.frame
+    with needs(EXTRA):
+        import lz4.frame
 
     try:
         return bytes(lz4.frame.LZ4FrameDecompressor().decompress(data, max_length=size_bytes))

@@ -7,6 +7,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |       +-- EventTooLargeError       an event or append above the limits
 |       +-- CutInvalidError          a cut that does not fit its stream
 |           +-- CutOrderError        a start that is after the end
++-- MissingExtraError                what was asked for needs packages that are not installed  (also an ImportError)
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
 
 The other refusals of the server are in `millrace.client.errors`, with the whole tree.
@@ -89,6 +90,23 @@ class CutInvalidError(InvalidArgumentError):
 
 class CutOrderError(CutInvalidError):
     """A start that is after the end: in some segment, though it may be before it in others."""
+
+
+class MissingExtraError(MillraceError, ImportError):
+    """What was asked for needs packages that are not installed.
+
+    Attributes:
+        package: the first one that is missing.
+        extra: what to install: the distribution with its extra.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(package, extra)
+        self.package = package
+        self.extra = extra
+
+    def __str__(self) -> str:
+        return f"{self.package} is not installed; install what is needed with: pip install '{self.extra}'"
 
 
 class BlockCorruptError(MillraceError, ValueError):

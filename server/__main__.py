@@ -9,15 +9,18 @@ import logging
 import sys
 from pathlib import Path
 
-import uvloop
-
+from millrace.model.extras import needs
 from millrace.server.host.descriptors import occupy_standard_descriptors
 from millrace.server.host.memory import keep_freed_memory
 
-from .app import Server
 from .errors import ServerError
-from .options import ServerOptions
-from .settings import load_settings
+
+with needs("server"):
+    import uvloop
+
+    from .app import Server
+    from .options import ServerOptions
+    from .settings import load_settings
 
 
 async def _serve(options: ServerOptions) -> None:

@@ -4,8 +4,8 @@
     df = spark.read.format("millrace").option("address", "127.0.0.1:9240").option("stream", "shop/orders").load()
     df.select("value", "key").write.format("millrace").options(address=..., stream=...).mode("append").save()
 
-PySpark and pyarrow are needed (`pip install millrace[spark]`), on the executors too. No module but those of this
-package imports PySpark.
+PySpark and pyarrow are needed, on the executors too: the extra `spark`. No module but those of this package imports
+PySpark.
 """
 
 from .errors import (

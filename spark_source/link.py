@@ -17,10 +17,9 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-import uvloop
-
 from millrace.client.client import Client, connect
 from millrace.client.errors import AuthenticationError, ServerUnreachableError
+from millrace.client.event_loop import new_event_loop
 from millrace.client.options import ClientOptions
 from millrace.client.read.ranges import KeptBlocks
 from millrace.client.transport.clock import SYSTEM_CLOCK, Clock
@@ -96,7 +95,7 @@ class Link:
     def turn(self, work: Coroutine[Any, Any, T]) -> T:
         """Turn the loop until some work is done, and return what it returns."""
         if self._runner is None:
-            self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+            self._runner = asyncio.Runner(loop_factory=new_event_loop)
         try:
             return self._runner.run(work)
         finally:

@@ -9,8 +9,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import venv
-import zipfile
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -29,6 +27,7 @@ from millrace.server.streams.new_parts import PARTS_COUNT_MAX
 from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
 from millrace.server.streams.transactions import STREAMS_COUNT_MAX
 from tests.support.browser import CHROMIUM, Browser, served
+from tests.support.installed import build_wheel, make_environment, python_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -203,16 +202,9 @@ def test_the_shell_sessions_about_streams(
 @pytest.fixture
 def fresh_python(tmp_path: Path) -> Path:
     """The Python of an environment into which Millrace was installed; what it needs is found where the tests run."""
-    folder = tmp_path / "environment"
-    venv.create(folder, symlinks=True)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
-    built = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stdout + built.stderr
-    (wheel,) = tmp_path.glob("millrace-*.whl")
-    (packages,) = folder.glob("lib/python*/site-packages")
-    zipfile.ZipFile(wheel).extractall(packages)
+    packages = make_environment(tmp_path / "environment", build_wheel(tmp_path))
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
-    return folder / "bin" / "python"
+    return python_of(packages)
 
 
 @pytest.mark.spark

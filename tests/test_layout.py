@@ -90,7 +90,7 @@ def test_no_word_means_two_directions() -> None:
 def test_the_wheel_holds_every_module(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
 
-    (wheel,) = tmp_path.glob("millrace-*.whl")
+    (wheel,) = tmp_path.glob("millrace_streams-*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
     assert packed == expected_content()
@@ -101,7 +101,7 @@ def test_a_wheel_built_from_the_source_distribution_holds_every_module(tmp_path:
     """The path of `pip install` from an sdist, where a build that follows links would lose whole parts."""
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT))
 
-    (wheel,) = tmp_path.glob("millrace-*.whl")
+    (wheel,) = tmp_path.glob("millrace_streams-*.whl")
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
     assert packed == expected_content()

@@ -40,7 +40,7 @@ def postgres(session: Session) -> RivalFigures:
     try:
         import psycopg
     except ImportError as error:
-        raise AbsentError("pip install 'millrace[rivals]'") from error
+        raise AbsentError("pip install '.[rivals]'") from error
     with _running_cluster(session.directory) as (folder, port):
         address = f"host={folder} port={port} dbname=postgres user={_USER}"
         with _connected(psycopg, address) as connection:

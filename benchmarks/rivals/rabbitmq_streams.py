@@ -37,7 +37,7 @@ def rabbitmq_streams(session: Session) -> RivalFigures:
     try:
         import rstream
     except ImportError as error:
-        raise AbsentError("pip install 'millrace[rivals]'") from error
+        raise AbsentError("pip install '.[rivals]'") from error
     with _running_node(session.directory) as (version, port, folder):
         return asyncio.run(_measure(session, rstream, port, folder, version=version))
 

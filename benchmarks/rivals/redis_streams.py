@@ -117,7 +117,7 @@ def _python_client(session: Session, port: int, folder: Path) -> Rate:
     try:
         import redis
     except ImportError as error:
-        raise AbsentError("pip install 'millrace[rivals]'") from error
+        raise AbsentError("pip install '.[rivals]'") from error
     pipelines = session.count(150)
     with redis.Redis(host=LOOPBACK, port=port) as client, counted_flushes(folder) as flushes:
         begin_s = time.perf_counter()

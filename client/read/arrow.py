@@ -1,7 +1,7 @@
 """Event blocks as Arrow record batches.
 
 A large block becomes a batch as it is: its columns are the buffers of the batch. Small ones are put together, for
-a batch of a few rows costs more than copying them. Needs pyarrow (`pip install millrace[arrow]`), so this module is
+a batch of a few rows costs more than copying them. Needs pyarrow, of the extra `arrow`, so this module is
 imported where batches are asked for.
 
     value         binary
@@ -19,13 +19,16 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from millrace.model.errors import BlockCorruptError
 from millrace.model.event_block import EventBlock, HeaderColumns
+from millrace.model.extras import needs
 
 from .block_stream import PlacedBlock
+
+with needs("arrow"):
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
 LARGE_BLOCK_ROWS_MIN: Final = 4096
 """A block from this many events on becomes a batch by itself."""

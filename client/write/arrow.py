@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from millrace.client.errors import ColumnInvalidError
@@ -25,6 +24,7 @@ from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_packing import EventColumns
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.event_block import HeaderColumns
+from millrace.model.extras import needs
 from millrace.model.limits import (
     EVENT_SIZE_BYTES_MAX,
     HEADERS_COUNT_MAX,
@@ -33,6 +33,9 @@ from millrace.model.limits import (
 )
 
 from .routing import Router
+
+with needs("arrow"):
+    import pyarrow as pa
 
 TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 HEADER_TYPE: Final = pa.map_(pa.string(), pa.binary())

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.model.compression import Compression
+from millrace.model.compression import Compression, check_installed
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire.limits import KIB, MIB
 
@@ -24,6 +24,10 @@ class WriterOptions:
         delivery_timeout_s: how long blocks are sent again, while none is stored, because the server cannot be reached
             or has no room; then the writer ends with `DeliveryTimeoutError`. `math.inf` is no limit, and so is None
             for a writer with an id; for one without, None is 120 s.
+
+    Raises:
+        ValueError: a value that cannot be.
+        MissingExtraError: the package of the compression is not installed.
     """
 
     block_size_bytes: int = 1 * MIB
@@ -41,6 +45,7 @@ class WriterOptions:
             raise ValueError("0 < drain_low_bytes <= drain_high_bytes <= buffer_bytes_max must hold")
         if self.in_flight_bytes_max <= 0 or not (self.delivery_timeout_s is None or self.delivery_timeout_s > 0):
             raise ValueError("in_flight_bytes_max and delivery_timeout_s must be above 0")
+        check_installed(self.compression)
 
 
 def delivery_limit_s(timeout_s: float | None, *, is_named: bool) -> float:

@@ -325,7 +325,7 @@ class Writer:
                 nothing was taken.
             TypeError, InvalidArgumentError: neither a batch nor a table, or one without events.
             SequencesMixedError: the events of this writer on the stream have sequences, and these cannot.
-            ImportError: pyarrow is not there.
+            MissingExtraError: pyarrow is not installed.
             MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
         """
         from .arrow import events_of

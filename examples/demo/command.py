@@ -21,6 +21,8 @@ from millrace.cli.verification import Finding, verify_folder
 from millrace.client.testing import SETTINGS_SMALL, server
 from millrace.examples.load import eager_settings
 from millrace.examples.running import Program
+from millrace.model.errors import MissingExtraError
+from millrace.model.extras import DISTRIBUTION
 
 from .data import readings
 from .proof import Proof
@@ -54,7 +56,7 @@ def demo(
     Starts a server of its own in a temporary folder, and needs no network. Takes about a minute.
     """
     if find_spec("vega_datasets") is None:
-        raise typer.BadParameter("the recorded measurements are missing: pip install 'millrace[demo]'")
+        raise MissingExtraError("vega_datasets", f"{DISTRIBUTION}[demo]")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} exists; name a new folder", param_hint="--keep")
     screen = Screen(is_quiet=as_json)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from millrace import HEAD, blocking
 from millrace.examples.running import spark_session
+from millrace.model.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ def what_is_missing() -> str:
     """Return what Spark lacks here and how to get it, empty if it can run."""
     for package in ("pyspark", "pyarrow"):
         if find_spec(package) is None:
-            return f"{package} is not installed: pip install 'millrace[demo]'"
+            return f"{package} is not installed: pip install '{DISTRIBUTION}[demo]'"
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         return "no Java was found: install a Java 17 runtime (Debian: apt install openjdk-17-jre-headless)"
     return ""

@@ -15,7 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from millrace.model.block_layout import FLAG_COMPRESSED
 from millrace.model.block_scan import BlockFields, BlockWalk
-from millrace.model.errors import BlockCorruptError
+from millrace.model.errors import BlockCorruptError, MissingExtraError
 from millrace.model.event_block import unpack_block
 from millrace.server.container.memtable import Extent
 from millrace.server.container.state.segment import Segment
@@ -82,7 +82,7 @@ def samples_of(data: memoryview, *, count_max: int) -> list[Sample]:
             spare_bytes -= fields.columns_size
             if spare_bytes < 0:
                 continue
-        with suppress(BlockCorruptError, ModuleNotFoundError):
+        with suppress(BlockCorruptError, MissingExtraError):
             samples += _samples_of_block(block, indexes)
     return samples
 
@@ -101,7 +101,7 @@ def _samples_of_block(data: memoryview, indexes: range) -> list[Sample]:
 
     Raises:
         BlockCorruptError: it is not a valid one.
-        ModuleNotFoundError: its compression is not installed.
+        MissingExtraError: its compression is not installed.
     """
     block = unpack_block(data)
     sizes = np.diff(block.value_offsets)[indexes].tolist()
