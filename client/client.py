@@ -36,7 +36,6 @@ from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
-from millrace.model.address import Address
 from millrace.model.cut import HEAD, StreamCut, TimeCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
@@ -48,7 +47,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
 from .errors import WriterExpiredError
-from .options import ClientOptions, chosen_address, chosen_options
+from .options import ClientOptions, chosen_address, chosen_options, parse_address
 from .waiting import Waiting
 
 if TYPE_CHECKING:
@@ -71,8 +70,8 @@ class ClientStatistics:
 class Client(StreamControl):
     """A client of one server. Made by `connect`; an async context manager."""
 
-    def __init__(self, address: Address, options: ClientOptions) -> None:
-        self.address = address
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self.address = parse_address(address)
         self.options = options
         guard = ForkGuard()
         self._waits = waits_of(self.address, options)
@@ -469,4 +468,4 @@ def connect(
     Raises:
         InvalidArgumentError: the address is none; it is a ValueError, too.
     """
-    return Client(chosen_address(address), chosen_options(options, token=token, tls=tls))
+    return Client(str(chosen_address(address)), chosen_options(options, token=token, tls=tls))

@@ -99,7 +99,7 @@ class Declared:
 
 def parts() -> dict[str, type[Any]]:
     """Return the classes of the options of all parts, by the names of the parts."""
-    return {item.name: item.default_factory for item in fields(ServerOptions) if isinstance(item.default_factory, type)}
+    return {item.name: kind for item in fields(ServerOptions) if isinstance(kind := item.default_factory, type)}
 
 
 @cache

@@ -32,7 +32,7 @@ async def test_a_client_finds_its_server_in_the_environment(environment: None) -
     async with millrace.connect() as client:
         await client.create_stream("shop/by-asyncio")
         async with client.writer("shop/by-asyncio") as writer:
-            writer.write(b"hello")
+            await writer.write(b"hello")
         async with client.reader("shop/by-asyncio", end=millrace.TAIL) as reader:
             assert [event.value async for event in reader] == [b"hello"]
 
@@ -68,7 +68,7 @@ def test_a_wrong_address_in_the_environment_is_named(
 ) -> None:
     monkeypatch.setenv("MILLRACE_ADDRESS", "db:port")
     with pytest.raises(millrace.InvalidArgumentError, match=r"MILLRACE_ADDRESS: 'db:port' .* write HOST:PORT"):
-        millrace.connect()
+        millrace.blocking.connect()
     assert main(["stream", "list"]) == 2
     assert "MILLRACE_ADDRESS: 'db:port'" in capsys.readouterr().err
 
