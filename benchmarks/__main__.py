@@ -27,6 +27,7 @@ from . import (
     spark_read,
     spark_sink,
     stalled_disk,
+    start,
     tail_latency,
     transactions,
 )
@@ -51,6 +52,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "spark-kafka": spark_kafka.measure,
     "spark-sink": spark_sink.measure,
     "recovery": recovery.measure,
+    "start": start.measure,
 }
 
 

@@ -29,8 +29,13 @@ SERVER_PACKAGE: Final = "aiofiles"
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 
-# Small log files: a test writes little, and each file is filled with zeros when the server starts.
-SETTINGS_SMALL: Final = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20), "MILLRACE_WAL_HEADROOM_BYTES": str(1 << 20)}
+# A test writes little, so log files are not filled with zeros: they take disk as they are written. Each holds the
+# largest append.
+SETTINGS_SMALL: Final = {
+    "MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20),
+    "MILLRACE_WAL_HEADROOM_BYTES": str(1 << 20),
+    "MILLRACE_WAL_ZERO_FILL": "false",
+}
 
 
 class TestServer:

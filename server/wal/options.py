@@ -18,6 +18,8 @@ class WalOptions:
 
     Attributes:
         file_size_bytes: size of a log file, preallocated; a batch never spans two.
+        zero_fill: fill a new log file with zeros before it is used. Without that it is a hole and takes disk as it is
+            written; syncs are slower, and a disk that fills up fails appends where it would refuse them.
         files_max: the bound of the log: appends are refused when so many files are still needed.
         spare_files: files made ready ahead, so that the log never waits for one.
         spare_files_max: recycled files kept for bursts, instead of being removed and zero-filled again later.
@@ -30,6 +32,7 @@ class WalOptions:
     """
 
     file_size_bytes: int = 64 * MIB
+    zero_fill: bool = True
     files_max: int = 16
     spare_files: int = 2
     spare_files_max: int = 16

@@ -1,8 +1,8 @@
 """The files of one log: full ones, and spares made ready in the background.
 
-A file is recycled: it is prepared (zero-filled, headed by a new salt, synced, only then given its name), used, full,
-no longer needed, and then gets a new header under the next number. Nothing of that happens in the log thread, unless it
-needs a file and none is ready: then it waits here.
+A file is recycled: it is prepared (zero-filled, or a hole that reads as zeros, headed by a new salt, synced, only then
+given its name), used, full, no longer needed, and then gets a new header under the next number. Nothing of that happens
+in the log thread, unless it needs a file and none is ready: then it waits here.
 
 What a crash can leave: a file named `*.preparing`, which is removed at the next start, and never a file under
 a log name whose header was not synced before. Damaged files are renamed to `*.damaged` when they are no longer needed.
@@ -265,7 +265,10 @@ class FilePool:
                 self._files.sync_directory(self._directory)
             file.pwritev([header], 0)
             if used is None:
-                fill_zeros(file, len(header), self._options.file_size_bytes)
+                if self._options.zero_fill:
+                    fill_zeros(file, len(header), self._options.file_size_bytes)
+                else:
+                    file.truncate(self._options.file_size_bytes)
             file.datasync()
             self._files.rename(temporary, path)
             self._files.sync_directory(self._directory)

@@ -65,7 +65,7 @@ def resume(
         if opened:
             opened[-1].end = recovery.report.end_offset
             if not opened[-1].is_damaged:
-                _zero_rest(opened[-1])
+                _zero_rest(opened[-1], zero_fill=options.zero_fill)
         sequence = pool.sequence_floor = max(recovery.report.last_sequence, after_sequence)
         continues = sequence == recovery.report.last_sequence
         spares = [
@@ -91,13 +91,20 @@ def _write_again(files: FileSystem, found: FoundFile, batch: Batch) -> None:
         file.datasync()
 
 
-def _zero_rest(active: LogFile) -> None:
-    """Zero the active file after the end of the log, up to its full size, unless it is zeros already."""
+def _zero_rest(active: LogFile, *, zero_fill: bool) -> None:
+    """Zero the active file after the end of the log, up to its full size, unless it is zeros already.
+
+    Without `zero_fill`, only what is not zero; what the file lacks of its size stays a hole.
+    """
     size = active.size_bytes - active.end
     rest = active.file.pread(size, active.end)
     if len(rest) == size and rest.count(0) == size:
         return
-    fill_zeros(active.file, active.end, active.size_bytes)
+    if zero_fill:
+        fill_zeros(active.file, active.end, active.size_bytes)
+    else:
+        fill_zeros(active.file, active.end, active.end + len(rest.rstrip(b"\0")))
+        active.file.truncate(active.size_bytes)
     active.file.datasync()
     logger.info("log tail zeroed, path=%s offset=%d", active.path, active.end)
 

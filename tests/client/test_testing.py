@@ -22,6 +22,16 @@ def test_what_was_acknowledged_survives_a_kill(millrace_server: TestServer) -> N
         assert client.segments.read("a/b", 0).data == b"durable"
 
 
+def test_a_fresh_server_takes_little_disk(millrace_server: TestServer) -> None:
+    """Allocated blocks: its log files are holes, each large enough for the largest append."""
+    with millrace.blocking.connect(millrace_server.address) as client:
+        client.create_stream("a/b")
+        files = [path.stat() for path in millrace_server.folder.rglob("*") if path.is_file()]
+        assert sum(file.st_blocks * 512 for file in files) < 1_000_000
+        with client.writer("a/b") as writer:
+            writer.write(bytes(8 << 20))
+
+
 def test_a_server_stops_in_order(millrace_server: TestServer) -> None:
     """Behaviour 48."""
     with millrace.blocking.connect(millrace_server.address) as client:

@@ -71,6 +71,18 @@ def test_a_file_is_whole_and_durable_before_it_has_its_name(files: MemoryFileSys
     assert content[64:].count(0) == len(content) - 64
 
 
+def test_a_file_that_is_not_filled_reads_as_zeros_of_its_whole_size(
+    files: MemoryFileSystem, pools: list[FilePool]
+) -> None:
+    file = first_file(make_pool(files, pools, replace(SMALL, zero_fill=False)))
+    files.crash(seed=0)
+
+    content = files.content(file.path)
+    assert len(content) == SMALL.file_size_bytes
+    assert content[64:].count(0) == len(content) - 64
+    assert files.write_count == 1  # the header
+
+
 def test_spares_are_made_ahead_and_taken_in_order(files: MemoryFileSystem, pools: list[FilePool]) -> None:
     pool = make_pool(files, pools, replace(SMALL, spare_files=2))
     pool.start()

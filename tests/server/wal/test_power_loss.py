@@ -131,6 +131,21 @@ async def test_nothing_acknowledged_or_told_is_ever_lost(seed: int) -> None:
         await history.live()
 
 
+class HistoryOfHoles(History):
+    """New files are holes: what the disk does not hold of them yet reads as zeros."""
+
+    options = replace(SMALL, zero_fill=False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_nothing_is_lost_where_files_take_disk_as_they_are_written(seed: int) -> None:
+    """Behaviour 39, 40, 43: the same, without files that are filled ahead."""
+    print(f"seed={seed}")
+    history = HistoryOfHoles(seed)
+    for _ in range(10):
+        await history.live()
+
+
 class LoneHistory(History):
     """Most appends are alone, so the loop writes them; each death but closing is in the middle of such a sync.
 

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -74,14 +75,15 @@ async def test_remains_of_a_torn_write_are_zeroed_before_the_log_continues(files
     await again.wal.close()
 
 
-async def test_a_torn_tail_is_zeroed_durably(files: MemoryFileSystem) -> None:
+@pytest.mark.parametrize("zero_fill", [True, False])
+async def test_a_torn_tail_is_zeroed_durably(files: MemoryFileSystem, zero_fill: bool) -> None:
     placed = build_log(files, events(3))
     last = placed[2]
     content = bytearray(files.content(FIRST))
     content[last.offset + last.size - 1] ^= 1
     files.replace_content(FIRST, bytes(content))
 
-    log = await open_log(files)
+    log = await open_log(files, replace(SMALL, zero_fill=zero_fill))
     await log.wal.close()
 
     for seed in range(8):
