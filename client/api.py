@@ -25,6 +25,7 @@ from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
 from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
 from millrace.client.errors import EpochChangedError as EpochChangedError
 from millrace.client.errors import EventNumberError as EventNumberError
+from millrace.client.errors import ExtraMissingError as ExtraMissingError
 from millrace.client.errors import ForkedClientError as ForkedClientError
 from millrace.client.errors import NoSpaceError as NoSpaceError
 from millrace.client.errors import NotOpenError as NotOpenError
@@ -59,6 +60,7 @@ from millrace.client.errors import TransactionPreparedError as TransactionPrepar
 from millrace.client.errors import TransactionsFullError as TransactionsFullError
 from millrace.client.errors import TransactionTooLargeError as TransactionTooLargeError
 from millrace.client.errors import TransactionUnknownError as TransactionUnknownError
+from millrace.client.errors import ValueMalformedError as ValueMalformedError
 from millrace.client.errors import WriterExcludedError as WriterExcludedError
 from millrace.client.errors import WriterExpiredError as WriterExpiredError
 from millrace.client.errors import WriterFencedError as WriterFencedError
@@ -106,6 +108,7 @@ from millrace.model.event import Event as Event
 from millrace.model.event import EventPosition as EventPosition
 from millrace.model.exclusive_writer import ExclusiveWriter as ExclusiveWriter
 from millrace.model.lineage import Epoch as Epoch
+from millrace.model.lineage import History as History
 from millrace.model.policy import RetentionPolicy as RetentionPolicy
 from millrace.model.policy import ScalingPolicy as ScalingPolicy
 from millrace.model.policy import StreamConfig as StreamConfig

@@ -343,6 +343,10 @@ class _EventSource(Protocol):
         """Return an iterator of the events as record batches."""
         ...
 
+    async def to_arrow(self, *, json: "bool | pa.Schema", infer_count: int) -> "pa.RecordBatchReader":
+        """Return them as a stream of Arrow."""
+        ...
+
 
 S_co = TypeVar("S_co", bound=_EventSource, covariant=True)
 
@@ -392,9 +396,27 @@ class _EventReader(Opened[S_co]):
         Raises:
             RuntimeError: events of a block are left; take them first.
         """
+        self._check_none_left()
+        return self._arrow_batches()
+
+    def to_arrow(self, *, json: "bool | pa.Schema" = False, infer_count: int = 1000) -> "pa.RecordBatchReader":
+        """Return the events as a stream of Arrow batches: see `millrace.client.read.event_reader.EventReader.to_arrow`.
+
+        Any thread may read it; one at a time.
+
+        Raises:
+            RuntimeError: events of a block are left; take them first.
+        """
+        self._check_none_left()
+        return self._loop.call(lambda: self._target.to_arrow(json=json, infer_count=infer_count))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return what `to_arrow` does as a capsule, so that a reader is itself something that Arrow libraries read."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def _check_none_left(self) -> None:
         if self._first_left is not None:
             raise RuntimeError("events of the block in hand are left: take them first")
-        return self._arrow_batches()
 
     @property
     def _first_left(self) -> Event | None:
@@ -518,6 +540,8 @@ class Client(Blocking[AsyncClient]):
         shell: Any = Reader if isinstance(stream, str | Slice) else StreamsReader
         return opened(AsyncClient.reader, shell)(self, stream, **arguments)
 
+    to_polars = waited(AsyncClient.to_polars)
+    to_pandas = waited(AsyncClient.to_pandas)
     plan_ranges = waited(AsyncClient.plan_ranges)
     read_range = iterated(AsyncClient.read_range)
     fetch_event = waited(AsyncClient.fetch_event)

@@ -47,6 +47,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
 from .errors import WriterExpiredError
+from .frames import DataFrames
 from .options import ClientOptions, chosen_address, chosen_options, parse_address
 from .waiting import Waiting
 
@@ -67,7 +68,7 @@ class ClientStatistics:
     waiting: Waiting | None
 
 
-class Client(StreamControl):
+class Client(StreamControl, DataFrames):
     """A client of one server. Made by `connect`; an async context manager."""
 
     def __init__(self, address: str, options: ClientOptions) -> None:

@@ -63,6 +63,8 @@ MillraceError                        the root; has `code` (number on the wire, o
 +-- BufferFullError                  write faster than the server stores; `await writer.drain()`
 +-- MissingExtraError                what was asked for needs packages that are not installed  (also an ImportError)
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
++-- ValueMalformedError              a value that does not fit its columns; has `position`  (also a ValueError)
++-- ExtraMissingError                a package that is not installed  (also a ModuleNotFoundError)
 """
 
 from collections.abc import Sequence
@@ -78,6 +80,7 @@ from millrace.model.errors import (
     MillraceError,
     RequestError,
 )
+from millrace.model.event import EventPosition
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 
@@ -392,6 +395,43 @@ class ColumnInvalidError(InvalidArgumentError):
     def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
         """Pickle and copy it by its arguments."""
         return type(self), (self.column, self.facts.message.removeprefix(f"column {self.column!r} "))
+
+
+class ValueMalformedError(MillraceError, ValueError):
+    """The value of an event is no JSON object, or does not fit the columns that it is to become.
+
+    Attributes:
+        position: of the event: `client.fetch_event(position)` returns it.
+        reason: what is wrong with the value.
+        column: which it does not fit; None if it is malformed as a whole.
+    """
+
+    def __init__(self, position: EventPosition, reason: str, column: str | None = None) -> None:
+        super().__init__(position, reason, column)
+        self.position = position
+        self.reason = reason
+        self.column = column
+
+    def __str__(self) -> str:
+        place = "segment {}, offset {}, index {}".format(*self.position)
+        column = "" if self.column is None else f"column {self.column!r} "
+        return f"the value of the event at {place}: {column}{self.reason}"
+
+
+class ExtraMissingError(MillraceError, ModuleNotFoundError):
+    """A package is not installed that this needs.
+
+    Attributes:
+        extra: of Millrace, which brings it.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(package, extra)
+        self.package = package
+        self.extra = extra
+
+    def __str__(self) -> str:
+        return f"{self.package} is not installed: pip install 'millrace-streams[{self.extra}]'"
 
 
 class BufferFullError(MillraceError):

@@ -20,6 +20,7 @@ from operator import index
 from typing import Final
 
 from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
+from .html_table import html_table
 from .limits import SEGMENTS_PER_STREAM_MAX
 from .names import checked_stream_name
 from .position import Position
@@ -103,6 +104,10 @@ class StreamCut:
     def __str__(self) -> str:
         places = (f"{segment_id}:{place.offset}.{place.event_index}" for segment_id, place in self.positions)
         return f"{self.stream}@{','.join(places)}"
+
+    def _repr_html_(self) -> str:
+        rows = [(segment_id, place.offset, place.event_index) for segment_id, place in self.positions]
+        return html_table(f"cut of {self.stream}", ("segment", "offset", "index"), rows)
 
     @property
     def places(self) -> dict[int, Position]:

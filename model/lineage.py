@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from .errors import CutInvalidError
+from .html_table import html_table, shown_keys, shown_time
 from .key_range import KeyRange, covers_once, key_place
 
 
@@ -64,6 +65,23 @@ class Epoch:
     cause: str
     sealed_ids: tuple[int, ...]
     created: tuple[tuple[int, KeyRange], ...]
+
+
+class History(list[Epoch]):
+    """The epochs of a stream, the first one first. A list, which notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                epoch.number,
+                shown_time(epoch.started_us),
+                epoch.cause,
+                ", ".join(map(str, epoch.sealed_ids)),
+                ", ".join(f"{segment_id} ({shown_keys(keys)})" for segment_id, keys in epoch.created),
+            )
+            for epoch in self
+        ]
+        return html_table("history", ("epoch", "began", "cause", "replaced", "created"), rows)
 
 
 PlaceT = TypeVar("PlaceT")

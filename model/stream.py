@@ -10,6 +10,7 @@ from typing import Final
 from .cut import StreamCut
 from .errors import CutOrderError, ErrorFacts, InvalidArgumentError
 from .exclusive_writer import ExclusiveWriter
+from .html_table import html_table, shown_keys, shown_time
 from .key_range import KEY_SPACE, KeyRange
 from .lineage import Lineage, StreamPart
 from .policy import StreamConfig
@@ -68,6 +69,27 @@ class StreamInfo:
     configuration: StreamConfig
     segments: tuple[StreamSegment, ...]
     exclusive_writer: ExclusiveWriter | None = None
+
+    def _repr_html_(self) -> str:
+        state = "sealed" if self.sealed else "open"
+        caption = (
+            f"{self.name}: {state}, created {shown_time(self.created_us)}, scaled {self.epoch} times, "
+            f"{self.size_bytes:,} bytes"
+        )
+        rows = [
+            (
+                segment.segment_id,
+                shown_keys(segment.key_range),
+                segment.epoch,
+                segment.sealed_epoch or "",
+                f"{segment.start_offset:,}",
+                f"{segment.length:,}",
+                f"{segment.event_count:,}",
+            )
+            for segment in self.segments
+        ]
+        header = ("segment", "keys", "since epoch", "replaced in epoch", "start", "length", "events")
+        return html_table(caption, header, rows)
 
     @property
     def open_segments(self) -> tuple[StreamSegment, ...]:

@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from millrace.client.values.arrays import numbers
+
 from .errors import MalformedValueError, SchemaError
 from .options import SourceOptions
 from .rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema
 from .values import ArrowDecoder, Decoded, Decoder, JsonDecoder, Malformed, Mode, ValueFormat, arrow_fields
-from .values.arrays import numbers
 from .values.own_columns import CORRUPT_NAME, ERROR_NAME, OWN_TYPES, PLAIN_NAMES, ROW_NAME, check_own_type
 
 logger = logging.getLogger(__name__)

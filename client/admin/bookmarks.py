@@ -18,6 +18,7 @@ from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event
+from millrace.model.html_table import html_table, shown_time
 from millrace.model.slice import Slice
 from millrace.wire import messages as m
 
@@ -44,6 +45,14 @@ class SavedCut:
     hold_s: int = 0
 
 
+class CutList(list[SavedCut]):
+    """Saved cuts in the order of their names. A list, which notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        rows = [(saved.name, saved.cut, shown_time(saved.saved_us)) for saved in self]
+        return html_table("saved cuts", ("name", "cut", "saved"), rows)
+
+
 class _SavedCuts:
     """The saved cuts of one kind of one stream.
 
@@ -60,13 +69,13 @@ class _SavedCuts:
         self._use_cuts = use_cuts
         self._save_timeout_s = save_timeout_s
 
-    async def list(self) -> list[SavedCut]:
+    async def list(self) -> CutList:
         """Return all of them, in the order of their names.
 
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        return [
+        return CutList(
             SavedCut(
                 name=saved.name,
                 cut=StreamCut.of(self.stream, {id_: (offset, index) for id_, offset, index in saved.positions}),
@@ -75,7 +84,7 @@ class _SavedCuts:
             )
             for saved in (await self._channel.request(m.ListCuts(self.stream))).cuts
             if saved.kind == self._kind
-        ]
+        )
 
     async def get(self, name: str) -> StreamCut | None:
         """Return the cut of that name, None if there is none."""

@@ -10,7 +10,7 @@ from millrace.client.streams import fetch_history, stream_info
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import HEAD, CutChoice, StreamCut
 from millrace.model.errors import InvalidArgumentError
-from millrace.model.lineage import Epoch, StreamPart, parts_of_history
+from millrace.model.lineage import History, StreamPart, parts_of_history
 from millrace.model.names import checked_stream_name
 from millrace.model.policy import StreamConfig
 from millrace.model.selection import Selection
@@ -105,13 +105,13 @@ class StreamControl:
         ]
         return stream_info(await self._writes.request(m.ScaleStream(name, sealed_ids, borders)))
 
-    async def stream_history(self, name: str) -> list[Epoch]:
+    async def stream_history(self, name: str) -> History:
         """Return the epochs of a stream, the first one first: what was split and merged, when and why.
 
         Raises:
             StreamNotFoundError: there is none.
         """
-        return await fetch_history(self._writes, checked_stream_name(name))
+        return History(await fetch_history(self._writes, checked_stream_name(name)))
 
     async def explain_stream(self, name: str) -> dict[str, Any]:
         """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.

@@ -51,6 +51,8 @@ EVENT_SCHEMA: Final = pa.schema(
     ]
 )
 """Of every batch."""
+STREAM_FIELD: Final = pa.field("stream", pa.string(), nullable=False)
+"""The last column of batches of several streams."""
 
 
 def batch_of_many(blocks: Sequence[PlacedBlock], *, key: str | None = None) -> pa.RecordBatch:
@@ -67,7 +69,7 @@ def batch_of_many(blocks: Sequence[PlacedBlock], *, key: str | None = None) -> p
 
 def with_stream(batch: pa.RecordBatch, stream: str) -> pa.RecordBatch:
     """Return a batch with a last column `stream`, the same for all events."""
-    return batch.append_column(pa.field("stream", pa.string(), nullable=False), pa.repeat(stream, batch.num_rows))
+    return batch.append_column(STREAM_FIELD, pa.repeat(stream, batch.num_rows))
 
 
 def batch_of(placed: PlacedBlock) -> pa.RecordBatch:

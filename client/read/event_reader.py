@@ -2,18 +2,27 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
+from millrace.client.extras import imported
 from millrace.model.event import Event
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class EventReader(ABC):
     """An iterator of the events of blocks, to be left with `async with`. Belongs to one event loop.
 
     One task at a time may wait for it.
+
+    Attributes:
+        has_stream: whether its batches say of which stream an event is.
     """
+
+    has_stream: ClassVar[bool] = False
 
     def __init__(self) -> None:
         # The rest of the events of the current block: the iterator of a list, whose length is known.
@@ -62,6 +71,36 @@ class EventReader(ABC):
         if not events and await self._next_block():
             events = list(self._events)
         return events
+
+    @abstractmethod
+    def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
+        """Return an iterator of the events as record batches; none is empty."""
+
+    async def to_arrow(self, *, json: "bool | pa.Schema" = False, infer_count: int = 1000) -> "pa.RecordBatchReader":
+        """Return the events as a stream of Arrow batches, for DuckDB, polars, pandas, or a file; needs pyarrow.
+
+        The schema is there at once, also of a stream without events. Batches are those of `arrow_batches`; each is
+        fetched when it is asked for, and counts as read then. They are asked for in any thread but that of the event
+        loop (`asyncio.to_thread`), one at a time, while this reader is open.
+
+        What reads the batches raises like `__anext__`, and ValueMalformedError where a value does not fit the columns,
+        after all events before it. Where it is not written in Python, it may raise an error of its own with that text.
+
+        Args:
+            json: values are JSON objects: in place of `value` come the columns of a schema (fields that it does not
+                name are left out, those that an object lacks are null), and the other columns begin with `_`. True:
+                the columns are inferred, and so this waits for the first events, or the end.
+            infer_count: from how many events.
+
+        Raises:
+            ExtraMissingError: pyarrow is not installed.
+            ValueMalformedError: one of the first values is no JSON object.
+            InvalidArgumentError: the first values have no common schema; or one that is given cannot be used.
+        """
+        imported("pyarrow", extra="arrow")
+        from .arrow_reader import open_arrow
+
+        return await open_arrow(self.arrow_batches(), has_stream=self.has_stream, json=json, infer_count=infer_count)
 
     @abstractmethod
     async def _next_block(self) -> bool:

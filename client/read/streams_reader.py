@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from millrace.client.errors import ClientClosedError, StreamNotFoundError
+from millrace.client.extras import imported
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
@@ -54,6 +55,8 @@ class StreamsReader(EventReader):
     Args:
         named: streams that must be there; the others match a pattern, and may be deleted.
     """
+
+    has_stream = True
 
     def __init__(
         self,
@@ -116,6 +119,7 @@ class StreamsReader(EventReader):
         The other columns are those of `millrace.client.read.arrow`. A batch counts as read when it is handed out.
         Raises like `__anext__`.
         """
+        imported("pyarrow", extra="arrow")
         from .arrow import with_stream
 
         while (found := await self._take_block()) is not None:

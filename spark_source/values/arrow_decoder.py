@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from .arrays import check_required, empty_batch, relaxed, restored
-from .codec import Decoded, Malformed, MalformedError
+from millrace.client.values.arrays import check_required, empty_batch, relaxed, restored
+from millrace.client.values.codec import Decoded, Malformed, MalformedError
 
 GATHERED_ROWS_COUNT: Final = 65536
 GATHERED_SIZE_BYTES: Final = 16 << 20

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .arrays import numbers
+from millrace.client.values.arrays import numbers
+
 from .arrow_decoder import EVENT_ROWS_COUNT_MAX
 
 EVENT_SIZE_BYTES: Final = 1 << 20

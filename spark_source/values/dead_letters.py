@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from millrace.client.values.codec import Malformed, MalformedError, sift
 from millrace.model.block_packing import checked_headers
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 
-from .codec import Malformed, MalformedError, sift
 from .encoder import Encoded
 
 KEPT_SIZE_BYTES: Final = 1 << 20

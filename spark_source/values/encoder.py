@@ -18,12 +18,12 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, MapType, ShortType, StringType, StructType
 
+from millrace.client.values.arrays import numbers, relaxed
+from millrace.client.values.codec import Malformed, MalformedError, sift
 from millrace.spark_source.errors import OptionError, SchemaError
 
-from .arrays import numbers, relaxed
 from .arrow_encoder import encode_arrow, events_of_rows
 from .arrow_types import arrow_fields
-from .codec import Malformed, MalformedError, sift
 from .formats import ValueFormat
 from .json_encoder import encode_json
 from .own_columns import PLACE_NAMES, check_own_type

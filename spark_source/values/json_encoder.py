@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrays import data_of, numbers
-from .base64_columns import encode_base64
-from .codec import MalformedError
+from millrace.client.values.arrays import data_of, numbers
+from millrace.client.values.base64_columns import encode_base64
+from millrace.client.values.codec import MalformedError
 
 _DATE_MIN, _DATE_MAX = -719_162, 2_932_896
 """0001-01-01 and 9999-12-31, in days of the Unix epoch."""

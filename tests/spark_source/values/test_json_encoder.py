@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from pyspark.sql import types as t
 
+from millrace.client.values.codec import MalformedError
 from millrace.spark_source.values import ValueFormat
-from millrace.spark_source.values.codec import MalformedError
 from millrace.spark_source.values.json_encoder import encode_json
 from tests.spark_source.values.rows import batches
 

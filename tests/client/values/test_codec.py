@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.spark_source.values.codec import Malformed, MalformedError, groups, sift
+from millrace.client.values.codec import Malformed, MalformedError, groups, sift
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))

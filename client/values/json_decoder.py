@@ -46,9 +46,8 @@ class JsonDecoder:
     def __init__(self, schema: pa.Schema, *, ends_at_first: bool = False) -> None:
         self._ends_at_first = ends_at_first
         self._schema = schema
-        self._read_schema = pa.schema([pa.field(field.name, relaxed(field.type, _read_type)) for field in schema])
         self._parse_options = json.ParseOptions(
-            explicit_schema=self._read_schema, newlines_in_values=False, unexpected_field_behavior="ignore"
+            explicit_schema=relaxed_schema(schema), newlines_in_values=False, unexpected_field_behavior="ignore"
         )
 
     def decode(self, values: pa.BinaryArray) -> Iterator[Decoded]:
@@ -77,16 +76,8 @@ class JsonDecoder:
         Raises:
             MalformedError: one is not.
         """
-        lines = pc.binary_join_element_wise(_objects(values), "", "\n")
-        joined = data_of(lines)
-        # The reader takes a zero for the end of what it reads.
-        if not joined.all():
-            raise MalformedError("has a zero byte")
-        options = json.ReadOptions(use_threads=False, block_size=len(joined))
+        table = read_objects(values, self._parse_options)
         try:
-            table = json.read_json(pa.py_buffer(joined), read_options=options, parse_options=self._parse_options)
-            if table.num_rows != len(values):
-                raise MalformedError("is more than one JSON object")
             columns = [restored(_one(table.column(field.name)), field.type, _restore) for field in self._schema]
             for column, field in zip(columns, self._schema, strict=True):
                 column.validate(full=True)
@@ -94,6 +85,35 @@ class JsonDecoder:
         except pa.ArrowInvalid as error:
             raise MalformedError(_ROW.sub("", str(error))) from None
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def relaxed_schema(schema: pa.Schema) -> pa.Schema:
+    """Return what the reader of JSON shall make of the columns of a schema."""
+    return pa.schema([pa.field(field.name, relaxed(field.type, _read_type)) for field in schema])
+
+
+def read_objects(values: pa.BinaryArray, options: json.ParseOptions) -> pa.Table:
+    """Return a row for each value, with the columns that the options ask for; there is at least one value.
+
+    Args:
+        options: with `newlines_in_values=False`.
+
+    Raises:
+        MalformedError: a value is no JSON object, or does not fit.
+    """
+    lines = pc.binary_join_element_wise(_objects(values), "", "\n")
+    joined = data_of(lines)
+    # The reader takes a zero for the end of what it reads.
+    if not joined.all():
+        raise MalformedError("has a zero byte")
+    read_options = json.ReadOptions(use_threads=False, block_size=len(joined))
+    try:
+        table = json.read_json(pa.py_buffer(joined), read_options=read_options, parse_options=options)
+    except pa.ArrowInvalid as error:
+        raise MalformedError(_ROW.sub("", str(error))) from None
+    if table.num_rows != len(values):
+        raise MalformedError("is more than one JSON object")
+    return table
 
 
 def _objects(values: pa.BinaryArray) -> Any:

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
+from millrace.client.values.json_decoder import JOINED_SIZE_BYTES
 from millrace.spark_source.values import JsonDecoder, ValueFormat, arrow_fields
-from millrace.spark_source.values.json_decoder import JOINED_SIZE_BYTES
 from millrace.spark_source.values.json_encoder import encode_json
 from tests.spark_source.values.rows import batches
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millrace.spark_source.values.base64_columns import decode_base64, encode_base64
-from millrace.spark_source.values.codec import MalformedError
+from millrace.client.values.base64_columns import decode_base64, encode_base64
+from millrace.client.values.codec import MalformedError
 
 BASE64 = re.compile(r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 COLUMNS = st.tuples(st.lists(st.none() | st.binary(max_size=10), max_size=6), st.integers(0, 2))

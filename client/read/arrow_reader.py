@@ -1,0 +1,149 @@
+"""The batches of a reader for everything that speaks Arrow: polars, pandas, DuckDB, and files.
+
+Such programs take a `pyarrow.RecordBatchReader`: its schema is known before its first batch, and each batch is asked
+for when it is wanted, by whatever thread wants it. The events come from the event loop of the client, by the reader's
+own `arrow_batches`, one batch at a time: so there is one batch here, and what the reader has fetched ahead within its
+window, however long the stream is.
+
+Values that are JSON objects can become columns. The columns that an event has by itself have a name that begins with
+`_` then, as in Spark, for a decoded column may have any name.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from millrace.client.errors import ClientClosedError, ValueMalformedError
+from millrace.client.values.codec import Malformed
+from millrace.client.values.json_decoder import JsonDecoder
+from millrace.client.values.json_schema import check_schema, inferred_schema
+from millrace.model.errors import InvalidArgumentError
+from millrace.model.event import EventPosition
+
+from .arrow import EVENT_SCHEMA, STREAM_FIELD
+
+INFER_COUNT: Final = 1000
+"""From how many events the columns of JSON values are inferred by default."""
+
+Json = bool | pa.Schema
+"""Whether values are JSON objects, and as which columns they are read."""
+
+
+async def open_arrow(
+    batches: "AsyncIterator[pa.RecordBatch]", *, has_stream: bool, json: Json, infer_count: int
+) -> pa.RecordBatchReader:
+    """Return the events of `batches`, from any thread but that of the running loop. See `EventReader.to_arrow`.
+
+    Args:
+        has_stream: the batches have the column `stream`.
+    """
+    if infer_count < 1:
+        raise InvalidArgumentError(f"infer_count={infer_count} must be above 0")
+    plain = EVENT_SCHEMA.append(STREAM_FIELD) if has_stream else EVENT_SCHEMA
+    first: list[pa.RecordBatch] = []
+    if json is True:
+        first = await _first(batches, infer_count)
+        json = await asyncio.to_thread(_inferred, first, infer_count)
+    elif json is not False:
+        check_schema(json)
+    pulled = _pulled(first, batches, asyncio.get_running_loop())
+    if json is False:
+        return pa.RecordBatchReader.from_batches(plain, pulled)
+    schema = _typed_schema(json, plain)
+    return pa.RecordBatchReader.from_batches(schema, _typed(pulled, JsonDecoder(json, ends_at_first=True), schema))
+
+
+async def _first(batches: "AsyncIterator[pa.RecordBatch]", count: int) -> list[pa.RecordBatch]:
+    """Return the first batches, with so many events if there are so many."""
+    taken: list[pa.RecordBatch] = []
+    while sum(batch.num_rows for batch in taken) < count:
+        try:
+            taken.append(await anext(batches))
+        except StopAsyncIteration:
+            break
+    return taken
+
+
+def _pulled(
+    first: Sequence[pa.RecordBatch], batches: "AsyncIterator[pa.RecordBatch]", loop: asyncio.AbstractEventLoop
+) -> Iterator[pa.RecordBatch]:
+    """Yield what was taken already, then each batch as the loop hands it out, which this thread waits for."""
+    yield from first
+    while True:
+        if asyncio._get_running_loop() is loop:  # noqa: SLF001  # documented, for exactly this
+            raise RuntimeError("events come from this event loop, and reading would hold it up: use asyncio.to_thread")
+        step = _step(batches)
+        try:
+            future = asyncio.run_coroutine_threadsafe(step, loop)
+        except RuntimeError:  # the loop is closed
+            step.close()
+            raise ClientClosedError("the event loop of the client has ended") from None
+        try:
+            batch = future.result()
+        except BaseException:
+            future.cancel()
+            raise
+        if batch is None:
+            return
+        yield batch
+
+
+async def _step(batches: "AsyncIterator[pa.RecordBatch]") -> pa.RecordBatch | None:
+    return await anext(batches, None)
+
+
+# --- values as columns ---
+
+
+def _typed_schema(values: pa.Schema, plain: pa.Schema) -> pa.Schema:
+    own = [field.with_name(f"_{field.name}") for field in plain if field.name != "value"]
+    names = [*values.names, *(field.name for field in own)]
+    for name in values.names:
+        if names.count(name) > 1:
+            raise InvalidArgumentError(
+                f"column {name!r} is there twice: a schema of values has each name once, and none of an event"
+            )
+    return pa.schema([*values, *own])
+
+
+def _typed(batches: Iterator[pa.RecordBatch], decoder: JsonDecoder, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield batches with the values decoded.
+
+    Raises:
+        ValueMalformedError: a value does not fit the schema; all events before it were yielded.
+    """
+    for batch in batches:
+        own = batch.drop_columns(["value"]).columns
+        for decoded in decoder.decode(batch.column("value")):
+            columns, count = decoded.columns, decoded.columns.num_rows
+            if count:
+                # Up to the first that is malformed, each event is one row.
+                start = int(decoded.events[0])
+                parts = [column.slice(start, count) for column in own]
+                yield pa.RecordBatch.from_arrays([*columns.columns, *parts], schema=schema)
+            if decoded.malformed:
+                raise _malformed(batch, decoded.malformed[0])
+
+
+def _inferred(batches: Sequence[pa.RecordBatch], count: int) -> pa.Schema:
+    """Return the schema of the first values.
+
+    Raises:
+        ValueMalformedError: a value is no JSON object.
+        InvalidArgumentError: they have no common schema.
+    """
+    if not batches:
+        return pa.schema([])
+    together = pa.concat_batches([batch.select(["value", "segment", "offset", "index"]) for batch in batches])
+    together = together.slice(0, count)
+    found = inferred_schema(together.column("value"))
+    if isinstance(found, Malformed):
+        raise _malformed(together, found)
+    return found
+
+
+def _malformed(batch: pa.RecordBatch, malformed: Malformed) -> ValueMalformedError:
+    place = [batch.column(name)[malformed.number].as_py() for name in ("segment", "offset", "index")]
+    return ValueMalformedError(EventPosition(*place), malformed.reason, column=malformed.column)
