@@ -15,6 +15,7 @@ def imported(package: str, *, extra: str) -> ModuleType:
     try:
         return import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package.partition(".")[0]:
+        root = package.partition(".")[0]
+        if error.name != root:
             raise  # the package is there, and lacks something itself
-        raise ExtraMissingError(error.name, extra) from error
+        raise ExtraMissingError(root, extra) from error

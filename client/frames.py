@@ -1,8 +1,9 @@
 """A part of a stream as a table in memory: of polars, or of pandas."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from millrace.client.admin.readers import Choices, StreamList
 from millrace.client.read.event_reader import EventReader
@@ -30,16 +31,14 @@ class ReadTable(TypedDict, total=False):
     options: ReaderOptions | None
 
 
-class _OpensReaders(Protocol):
-    def reader(self, stream: Any, /, **arguments: Any) -> AbstractAsyncContextManager[EventReader]: ...
-
-
-class DataFrames:
+class DataFrames(ABC):
     """What a client makes of events for those who compute with tables."""
 
-    async def to_polars(
-        self: _OpensReaders, stream: str | Slice | StreamList, **arguments: Unpack[ReadTable]
-    ) -> "pl.DataFrame":
+    @abstractmethod
+    def reader(self, *args: Any, **kwargs: Any) -> AbstractAsyncContextManager[EventReader]:
+        """Return a reader, of a stream or several."""
+
+    async def to_polars(self, stream: str | Slice | StreamList, **arguments: Unpack[ReadTable]) -> "pl.DataFrame":
         """Return the events between two places as a polars DataFrame; needs the extra `polars`.
 
         All of them are in memory in the end. For more than that, give `reader.to_arrow` to what reads in batches.
@@ -57,9 +56,7 @@ class DataFrames:
         frame: pl.DataFrame = polars.from_arrow(await _table(self, stream, arguments))
         return frame
 
-    async def to_pandas(
-        self: _OpensReaders, stream: str | Slice | StreamList, **arguments: Unpack[ReadTable]
-    ) -> "pd.DataFrame":
+    async def to_pandas(self, stream: str | Slice | StreamList, **arguments: Unpack[ReadTable]) -> "pd.DataFrame":
         """Return the events between two places as a pandas DataFrame; needs the extra `pandas`.
 
         Columns keep their Arrow types (`pandas.ArrowDtype`), so an integer that may be null stays an integer. Arguments
@@ -71,7 +68,7 @@ class DataFrames:
         return frame
 
 
-async def _table(client: _OpensReaders, stream: str | Slice | StreamList, arguments: ReadTable) -> "pa.Table":
+async def _table(client: DataFrames, stream: str | Slice | StreamList, arguments: ReadTable) -> "pa.Table":
     """Return the events as one table, of batches as they were read."""
     chosen: dict[str, Any] = {**arguments}
     columns = {name: chosen.pop(name) for name in ("json", "infer_count") if name in chosen}

@@ -42,6 +42,7 @@ PAGES = (
     "docs/applications/search.md",
     "docs/applications/word-count.md",
     "docs/architecture.md",
+    "docs/data-tools.md",
     "docs/operations.md",
     "docs/settings.md",
     "docs/streams.md",
@@ -137,7 +138,9 @@ def test_the_programs_for_tests_of_others(shop: TestServer, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "count_min"), [("docs/streams.md", 10), ("docs/transactions.md", 4)])
+@pytest.mark.parametrize(
+    ("page", "count_min"), [("docs/data-tools.md", 8), ("docs/streams.md", 10), ("docs/transactions.md", 4)]
+)
 def test_the_programs_of_a_page_run_in_their_order(page: str, count_min: int) -> None:
     programs = blocks(page, "python")
     names: dict[str, object] = {}
@@ -146,6 +149,16 @@ def test_the_programs_of_a_page_run_in_their_order(page: str, count_min: int) ->
             exec(compile(code.replace(DEFAULT_ADDRESS, running.address), page, "exec"), names)
 
     assert len(programs) >= count_min
+
+
+def test_what_duckdb_prints_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    with server() as running:
+        for code in blocks("docs/data-tools.md", "python")[:2]:
+            exec(compile(code.replace(DEFAULT_ADDRESS, running.address), "docs/data-tools.md", "exec"), names)
+
+    (table,) = re.findall(r"^```\n(┌.*?)^```$", (ROOT / "docs/data-tools.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert capsys.readouterr().out.strip() == table.strip()
 
 
 def test_the_bounds_of_transactions_are_told_as_they_are() -> None:

@@ -27,12 +27,9 @@ from .arrow import EVENT_SCHEMA, STREAM_FIELD
 INFER_COUNT: Final = 1000
 """From how many events the columns of JSON values are inferred by default."""
 
-Json = bool | pa.Schema
-"""Whether values are JSON objects, and as which columns they are read."""
-
 
 async def open_arrow(
-    batches: "AsyncIterator[pa.RecordBatch]", *, has_stream: bool, json: Json, infer_count: int
+    batches: "AsyncIterator[pa.RecordBatch]", *, has_stream: bool, json: "bool | pa.Schema", infer_count: int
 ) -> pa.RecordBatchReader:
     """Return the events of `batches`, from any thread but that of the running loop. See `EventReader.to_arrow`.
 

@@ -101,7 +101,7 @@ def read_objects(values: pa.BinaryArray, options: json.ParseOptions) -> pa.Table
     Raises:
         MalformedError: a value is no JSON object, or does not fit.
     """
-    lines = pc.binary_join_element_wise(_objects(values), "", "\n")
+    lines = pc.call_function("binary_join_element_wise", [_objects(values), pa.scalar(""), pa.scalar("\n")])
     joined = data_of(lines)
     # The reader takes a zero for the end of what it reads.
     if not joined.all():
@@ -127,7 +127,7 @@ def _objects(values: pa.BinaryArray) -> Any:
     except pa.ArrowInvalid:
         raise MalformedError("is not UTF-8") from None
     if not _are_braced(texts):
-        texts = pc.ascii_trim_whitespace(texts)
+        texts = pc.call_function("ascii_trim_whitespace", [texts])
         if not _are_braced(texts):
             raise MalformedError("is no JSON object")
     return texts

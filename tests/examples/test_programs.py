@@ -1,5 +1,6 @@
 """The programs in `examples/`, run as their readers run them."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace import TAIL, blocking
 from millrace.client.testing import TestServer, server
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -58,6 +60,14 @@ def test_slices_are_read_exactly(shop: TestServer) -> None:
 
     assert lines[0] == """between the cuts: ['{"amount": 1}', '{"amount": 2}']"""
     assert "1003 events up to the second cut" in lines[1]
+
+
+def test_sql_over_a_stream_adds_up(shop: TestServer) -> None:
+    lines = example("sql.py", shop.address).splitlines()
+
+    assert [line.split()[0] for line in lines] == [f"customer-{number}" for number in range(7)]
+    with blocking.connect(shop.address) as client, client.reader("shop/orders", end=TAIL) as reader:
+        assert sum(int(line.split()[1]) for line in lines) == sum(json.loads(event.value)["amount"] for event in reader)
 
 
 def test_an_elastic_stream_splits_and_merges_and_loses_nothing() -> None:

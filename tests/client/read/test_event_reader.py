@@ -2,7 +2,9 @@
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 
+import pyarrow as pa
 import pytest
 
 from millrace.client.read.event_reader import EventReader
@@ -24,6 +26,10 @@ class Reading(EventReader):
 
     def close(self) -> None:
         self._closed = True
+
+    async def arrow_batches(self) -> AsyncIterator[pa.RecordBatch]:
+        while events := await self.next_events():
+            yield pa.record_batch({"value": [event.value for event in events]})
 
     async def _next_block(self) -> bool:
         while not self.blocks:

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
@@ -28,7 +30,7 @@ def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() 
         ({"file_size_bytes": 64 * MIB + 1}, "multiple of 4 KiB"),
     ],
 )
-def test_values_that_contradict_one_another_are_refused_by_name(values: dict[str, int], named: str) -> None:
+def test_values_that_contradict_one_another_are_refused_by_name(values: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         WalOptions(**values)
 
