@@ -21,12 +21,13 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from millrace.client.admin.bookmarks import Bookmarks as AsyncBookmarks
 from millrace.client.admin.bookmarks import Cursors as AsyncCursors
 from millrace.client.admin.readers import ReadOne, ReadSeveral, StreamList
 from millrace.client.admin.segments import Segments as AsyncSegments
+from millrace.client.read.event_reader import INFER_COUNT
 from millrace.client.read.reader import Reader as AsyncReader
 from millrace.client.read.streams_reader import StreamsReader as AsyncStreamsReader
 from millrace.client.transactions.branch import Branch as AsyncBranch
@@ -46,6 +47,7 @@ from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
 from .errors import ClientClosedError
+from .extras import imported
 from .loop_thread import Blocking, LoopThread, Opened, documented, iterated, opened, started, waited, wrapped
 from .options import ClientOptions
 
@@ -343,9 +345,7 @@ class _EventSource(Protocol):
         """Return an iterator of the events as record batches."""
         ...
 
-    async def to_arrow(self, *, json: "bool | pa.Schema", infer_count: int) -> "pa.RecordBatchReader":
-        """Return them as a stream of Arrow."""
-        ...
+    has_stream: ClassVar[bool]
 
 
 S_co = TypeVar("S_co", bound=_EventSource, covariant=True)
@@ -399,7 +399,7 @@ class _EventReader(Opened[S_co]):
         self._check_none_left()
         return self._arrow_batches()
 
-    def to_arrow(self, *, json: "bool | pa.Schema" = False, infer_count: int = 1000) -> "pa.RecordBatchReader":
+    def to_arrow(self, *, json: "bool | pa.Schema" = False, infer_count: int = INFER_COUNT) -> "pa.RecordBatchReader":
         """Return the events as a stream of Arrow batches: see `millrace.client.read.event_reader.EventReader.to_arrow`.
 
         Any thread may read it; one at a time.
@@ -408,7 +408,15 @@ class _EventReader(Opened[S_co]):
             RuntimeError: events of a block are left; take them first.
         """
         self._check_none_left()
-        return self._loop.call(lambda: self._target.to_arrow(json=json, infer_count=infer_count))
+        imported("pyarrow", extra="arrow")
+        from millrace.client.read.arrow_reader import open_arrow
+
+        loop, source = self._loop, self._target
+        return loop.call(
+            lambda: open_arrow(
+                source.arrow_batches(), has_stream=source.has_stream, json=json, infer_count=infer_count, wait=loop.call
+            )
+        )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return what `to_arrow` does as a capsule, so that a reader is itself something that Arrow libraries read."""

@@ -10,8 +10,8 @@ Values that are JSON objects can become columns. The columns that an event has b
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -24,17 +24,25 @@ from millrace.model.event import EventPosition
 
 from .arrow import EVENT_SCHEMA, STREAM_FIELD
 
-INFER_COUNT: Final = 1000
-"""From how many events the columns of JSON values are inferred by default."""
+Step = Callable[[], Coroutine[Any, Any, "pa.RecordBatch | None"]]
+"""Asks for the next batch, in the loop; None after the last."""
+Wait = Callable[[Step], "pa.RecordBatch | None"]
+"""Takes a step in the loop, and waits for it."""
 
 
 async def open_arrow(
-    batches: "AsyncIterator[pa.RecordBatch]", *, has_stream: bool, json: "bool | pa.Schema", infer_count: int
+    batches: "AsyncIterator[pa.RecordBatch]",
+    *,
+    has_stream: bool,
+    json: "bool | pa.Schema",
+    infer_count: int,
+    wait: Wait,
 ) -> pa.RecordBatchReader:
-    """Return the events of `batches`, from any thread but that of the running loop. See `EventReader.to_arrow`.
+    """Return the events of `batches`, which belong to the running loop. See `EventReader.to_arrow`.
 
     Args:
         has_stream: the batches have the column `stream`.
+        wait: called in the thread that asks for a batch.
     """
     if infer_count < 1:
         raise InvalidArgumentError(f"infer_count={infer_count} must be above 0")
@@ -45,7 +53,7 @@ async def open_arrow(
         json = await asyncio.to_thread(_inferred, first, infer_count)
     elif json is not False:
         check_schema(json)
-    pulled = _pulled(first, batches, asyncio.get_running_loop())
+    pulled = _pulled(first, batches, wait)
     if json is False:
         return pa.RecordBatchReader.from_batches(plain, pulled)
     schema = _typed_schema(json, plain)
@@ -63,32 +71,38 @@ async def _first(batches: "AsyncIterator[pa.RecordBatch]", count: int) -> list[p
     return taken
 
 
-def _pulled(
-    first: Sequence[pa.RecordBatch], batches: "AsyncIterator[pa.RecordBatch]", loop: asyncio.AbstractEventLoop
-) -> Iterator[pa.RecordBatch]:
-    """Yield what was taken already, then each batch as the loop hands it out, which this thread waits for."""
-    yield from first
-    while True:
+def waits_for(loop: asyncio.AbstractEventLoop) -> Wait:
+    """Return what waits for a loop in any thread but its own."""
+
+    def wait(step: Step) -> "pa.RecordBatch | None":
         if asyncio._get_running_loop() is loop:  # noqa: SLF001  # documented, for exactly this
             raise RuntimeError("events come from this event loop, and reading would hold it up: use asyncio.to_thread")
-        step = _step(batches)
+        running = step()
         try:
-            future = asyncio.run_coroutine_threadsafe(step, loop)
+            future = asyncio.run_coroutine_threadsafe(running, loop)
         except RuntimeError:  # the loop is closed
-            step.close()
+            running.close()
             raise ClientClosedError("the event loop of the client has ended") from None
         try:
-            batch = future.result()
+            return future.result()
         except BaseException:
             future.cancel()
             raise
-        if batch is None:
-            return
+
+    return wait
+
+
+def _pulled(
+    first: Sequence[pa.RecordBatch], batches: "AsyncIterator[pa.RecordBatch]", wait: Wait
+) -> Iterator[pa.RecordBatch]:
+    """Yield what was taken already, then each batch as the loop hands it out, which this thread waits for."""
+    yield from first
+
+    async def step() -> "pa.RecordBatch | None":
+        return await anext(batches, None)
+
+    while (batch := wait(step)) is not None:
         yield batch
-
-
-async def _step(batches: "AsyncIterator[pa.RecordBatch]") -> pa.RecordBatch | None:
-    return await anext(batches, None)
 
 
 # --- values as columns ---

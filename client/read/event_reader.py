@@ -4,13 +4,17 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from millrace.client.extras import imported
 from millrace.model.event import Event
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+INFER_COUNT: Final = 1000
+"""From how many events the columns of JSON values are inferred by default."""
 
 
 class EventReader(ABC):
@@ -76,7 +80,9 @@ class EventReader(ABC):
     def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
         """Return an iterator of the events as record batches; none is empty."""
 
-    async def to_arrow(self, *, json: "bool | pa.Schema" = False, infer_count: int = 1000) -> "pa.RecordBatchReader":
+    async def to_arrow(
+        self, *, json: "bool | pa.Schema" = False, infer_count: int = INFER_COUNT
+    ) -> "pa.RecordBatchReader":
         """Return the events as a stream of Arrow batches, for DuckDB, polars, pandas, or a file; needs pyarrow.
 
         The schema is there at once, also of a stream without events. Batches are those of `arrow_batches`; each is
@@ -98,9 +104,12 @@ class EventReader(ABC):
             InvalidArgumentError: the first values have no common schema; or one that is given cannot be used.
         """
         imported("pyarrow", extra="arrow")
-        from .arrow_reader import open_arrow
+        from .arrow_reader import open_arrow, waits_for
 
-        return await open_arrow(self.arrow_batches(), has_stream=self.has_stream, json=json, infer_count=infer_count)
+        wait = waits_for(asyncio.get_running_loop())
+        return await open_arrow(
+            self.arrow_batches(), has_stream=self.has_stream, json=json, infer_count=infer_count, wait=wait
+        )
 
     @abstractmethod
     async def _next_block(self) -> bool:

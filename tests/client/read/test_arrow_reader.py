@@ -178,6 +178,18 @@ def test_a_client_that_was_closed_ends_it(server: TestServer, shop: blocking.Cli
         found.read_next_batch()
 
 
+def test_an_event_loop_that_has_ended_ends_it(server: TestServer, shop: blocking.Client, name: str) -> None:
+    shop.create_stream(name)
+
+    async def opened() -> pa.RecordBatchReader:
+        async with millrace.connect(server.address) as client, client.reader(name) as reader:
+            return await reader.to_arrow()
+
+    found = asyncio.run(opened())
+    with pytest.raises(millrace.ClientClosedError, match="event loop"):
+        found.read_next_batch()
+
+
 @pytest.mark.both_loops
 @pytest.mark.asyncio
 async def test_another_thread_reads_what_the_loop_fetches(client: Client, name: str) -> None:
