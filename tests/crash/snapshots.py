@@ -7,9 +7,10 @@ from pathlib import Path
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.options import ServerOptions
+from millrace.server.wal import WalOptions
 from tests.crash.clients import Clients
 from tests.support.files import MemoryFileSystem
-from tests.support.servers import server_options
+from tests.support.servers import SMALL_WAL, server_options
 from tests.support.storage import FaultyStorage
 
 
@@ -21,6 +22,7 @@ class Snapshot:
     files: MemoryFileSystem
     storage: FaultyStorage | None
     clients: Clients
+    wal: WalOptions
 
 
 @dataclass(slots=True)
@@ -31,10 +33,11 @@ class Machine:
     container: ContainerOptions
     files: MemoryFileSystem
     storage: FaultyStorage | None = None
+    wal: WalOptions = SMALL_WAL
 
     @property
     def options(self) -> ServerOptions:
-        return server_options(self.folder, container=self.container)
+        return server_options(self.folder, container=self.container, wal=self.wal)
 
     def server(self) -> Server:
         """Return a server on these disks, not started."""
@@ -43,10 +46,10 @@ class Machine:
     def snapshot(self, clients: Clients, label: str = "") -> Snapshot:
         """Copy everything at this instant; to be called in the event loop."""
         storage = self.storage.copy() if self.storage is not None else None
-        return Snapshot(label, self.files.copy(), storage, copy.deepcopy(clients))
+        return Snapshot(label, self.files.copy(), storage, copy.deepcopy(clients), self.wal)
 
 
 def machine_of(snapshot: Snapshot, folder: Path, container: ContainerOptions) -> Machine:
     """Return a machine that starts from a copy of the snapshot."""
     storage = snapshot.storage.copy() if snapshot.storage is not None else None
-    return Machine(folder, container, snapshot.files.copy(), storage)
+    return Machine(folder, container, snapshot.files.copy(), storage, snapshot.wal)
