@@ -1,6 +1,7 @@
 """What the documentation shows is run, and what it lists is complete."""
 
 import asyncio
+import itertools
 import os
 import re
 import shlex
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace import blocking
+from millrace import TAIL, blocking
 from millrace.cli.main import main
 from millrace.client.testing import SETTINGS_SMALL, TestServer, server
 from millrace.server.app import Server
@@ -104,6 +105,29 @@ def test_the_first_shell_session(
     out = capsys.readouterr().out
     assert '{"customer": "ada", "amount": 3}' in out
     assert "4 open, after 0 scalings" in out
+
+
+@pytest.mark.slow
+def test_two_commands_after_the_installation_an_event_is_durable(tmp_path: Path) -> None:
+    serve, store = (shlex.split(command.removeprefix("$ ")) for command in blocks("README.md", "console"))
+    millrace = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())"]
+    assert (serve[0], store[0]) == ("millrace", "python")
+    served = subprocess.Popen(
+        [*millrace, *serve[1:], "--listen", "127.0.0.1:0", "--console", "none"],
+        stderr=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, **SETTINGS_SMALL},
+    )  # fmt: skip
+    with served:
+        assert served.stderr is not None
+        (line,) = itertools.islice((line for line in served.stderr if "serving address=" in line), 1)
+        address = line.partition("address=")[2].split()[0]
+        command = [sys.executable, *(part.replace(DEFAULT_ADDRESS, address) for part in store[1:])]
+        stored = subprocess.run(command, capture_output=True, text=True, check=True)
+        served.kill()
+
+    assert stored.stdout.startswith("Stored(")
+    with server(tmp_path / "millrace-data") as again, blocking.connect(again.address) as client:
+        with client.reader("shop/first", end=TAIL) as reader:
+            assert [event.value for event in reader] == [b"hello"]
 
 
 @pytest.mark.slow
