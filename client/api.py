@@ -25,7 +25,6 @@ from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
 from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
 from millrace.client.errors import EpochChangedError as EpochChangedError
 from millrace.client.errors import EventNumberError as EventNumberError
-from millrace.client.errors import ExtraMissingError as ExtraMissingError
 from millrace.client.errors import ForkedClientError as ForkedClientError
 from millrace.client.errors import NoSpaceError as NoSpaceError
 from millrace.client.errors import NotOpenError as NotOpenError

@@ -40,6 +40,7 @@ from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.block_packing import Headers, checked_headers
 from millrace.model.cut import StreamCut
 from millrace.model.event import Event
+from millrace.model.extras import needs
 from millrace.model.slice import Slice
 
 from .byte_files import ByteReader, ByteWriter
@@ -47,7 +48,6 @@ from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
 from .errors import ClientClosedError
-from .extras import imported
 from .loop_thread import Blocking, LoopThread, Opened, documented, iterated, opened, started, waited, wrapped
 from .options import ClientOptions
 
@@ -408,8 +408,8 @@ class _EventReader(Opened[S_co]):
             RuntimeError: events of a block are left; take them first.
         """
         self._check_none_left()
-        imported("pyarrow", extra="arrow")
-        from millrace.client.read.arrow_reader import open_arrow
+        with needs("arrow"):
+            from millrace.client.read.arrow_reader import open_arrow
 
         loop, source = self._loop, self._target
         return loop.call(

@@ -64,7 +64,6 @@ MillraceError                        the root; has `code` (number on the wire, o
 +-- MissingExtraError                what was asked for needs packages that are not installed  (also an ImportError)
 +-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
 +-- ValueMalformedError              a value that does not fit its columns; has `position`  (also a ValueError)
-+-- ExtraMissingError                a package that is not installed  (also a ModuleNotFoundError)
 """
 
 from collections.abc import Sequence
@@ -416,22 +415,6 @@ class ValueMalformedError(MillraceError, ValueError):
         place = "segment {}, offset {}, index {}".format(*self.position)
         column = "" if self.column is None else f"column {self.column!r} "
         return f"the value of the event at {place}: {column}{self.reason}"
-
-
-class ExtraMissingError(MillraceError, ModuleNotFoundError):
-    """A package is not installed that this needs.
-
-    Attributes:
-        extra: of Millrace, which brings it.
-    """
-
-    def __init__(self, package: str, extra: str) -> None:
-        super().__init__(package, extra)
-        self.package = package
-        self.extra = extra
-
-    def __str__(self) -> str:
-        return f"{self.package} is not installed: pip install 'millrace-streams[{self.extra}]'"
 
 
 class BufferFullError(MillraceError):

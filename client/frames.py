@@ -10,9 +10,8 @@ from millrace.client.read.event_reader import EventReader
 from millrace.client.read.reader import ReaderOptions
 from millrace.model.cut import TAIL
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.extras import needs
 from millrace.model.slice import Slice
-
-from .extras import imported
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,12 +47,14 @@ class DataFrames(ABC):
             json, infer_count: as of `reader.to_arrow`: values that are JSON become columns.
 
         Raises:
-            ExtraMissingError: polars or pyarrow is not installed.
+            MissingExtraError: polars or pyarrow is not installed.
             InvalidArgumentError: a slice without an end, or whatever `reader` refuses.
             ValueMalformedError: a value does not fit its columns.
         """
-        polars = imported("polars", extra="polars")
-        frame: pl.DataFrame = polars.from_arrow(await _table(self, stream, arguments))
+        with needs("polars"):
+            import polars as pl
+        frame = pl.from_arrow(await _table(self, stream, arguments))
+        assert isinstance(frame, pl.DataFrame), "a table is one, only an array is a Series"
         return frame
 
     async def to_pandas(self, stream: str | Slice | StreamList, **arguments: Unpack[ReadTable]) -> "pd.DataFrame":
@@ -62,9 +63,10 @@ class DataFrames(ABC):
         Columns keep their Arrow types (`pandas.ArrowDtype`), so an integer that may be null stays an integer. Arguments
         and errors are those of `to_polars`.
         """
-        pandas = imported("pandas", extra="pandas")
+        with needs("pandas"):
+            import pandas as pd
         table = await _table(self, stream, arguments)
-        frame: pd.DataFrame = table.to_pandas(types_mapper=pandas.ArrowDtype)
+        frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
         return frame
 
 

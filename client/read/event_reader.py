@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from millrace.client.extras import imported
 from millrace.model.event import Event
+from millrace.model.extras import needs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,12 +99,12 @@ class EventReader(ABC):
             infer_count: from how many events.
 
         Raises:
-            ExtraMissingError: pyarrow is not installed.
+            MissingExtraError: pyarrow is not installed.
             ValueMalformedError: one of the first values is no JSON object.
             InvalidArgumentError: the first values have no common schema; or one that is given cannot be used.
         """
-        imported("pyarrow", extra="arrow")
-        from .arrow_reader import open_arrow, waits_for
+        with needs("arrow"):
+            from .arrow_reader import open_arrow, waits_for
 
         wait = waits_for(asyncio.get_running_loop())
         return await open_arrow(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from millrace.client.errors import OffsetBeyondEndError, SegmentNotFoundError, SegmentTruncatedError
-from millrace.client.extras import imported
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
@@ -172,7 +171,6 @@ async def read_range(
         SegmentTruncatedError: what comes next was truncated; without a `start_offset` where the whole segment was.
         SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
     """
-    imported("pyarrow", extra="arrow")
     from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
 
     place, end = part.start, part.end

@@ -27,7 +27,6 @@ from millrace.client.errors import (
     ServerFailedError,
     StreamNotFoundError,
 )
-from millrace.client.extras import imported
 from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
@@ -141,7 +140,6 @@ class Reader(EventReader):
 
         A batch counts as read when it is handed out. Raises like `__anext__`.
         """
-        imported("pyarrow", extra="arrow")
         while (placed := await self._take_block()) is not None:
             yield self.take_batch(placed)
 

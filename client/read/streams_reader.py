@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from millrace.client.errors import ClientClosedError, StreamNotFoundError
-from millrace.client.extras import imported
 from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
@@ -119,7 +118,6 @@ class StreamsReader(EventReader):
         The other columns are those of `millrace.client.read.arrow`. A batch counts as read when it is handed out.
         Raises like `__anext__`.
         """
-        imported("pyarrow", extra="arrow")
         from .arrow import with_stream
 
         while (found := await self._take_block()) is not None:
