@@ -35,8 +35,6 @@ def environment() -> dict[str, str]:
     return {
         **os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": LOOPBACK, "SPARK_DAEMON_MEMORY": "600m",
         "PYSPARK_PYTHON": sys.executable,
-        # Seven machines that live for seconds: the first compiler and the simplest collector cost the least.
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }  # fmt: skip
 
 
