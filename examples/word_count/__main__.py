@@ -7,25 +7,24 @@ and started again. At the end each word must have been counted exactly as often 
 import argparse
 import statistics
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from millrace import HEAD, blocking
+from millrace import HEAD, Event, blocking
 from millrace.cli.figures import duration_text
 from millrace.cli.output import print_note, print_table
 from millrace.examples.demo.data import Line, lines
+from millrace.examples.following import Follower
 from millrace.examples.running import Program, server_at
 
 from . import in_a_reader, in_spark
 from .text import LINES, count_of, create, words_of, write
 
 PROBES: Final = 10
-PATIENCE_S: Final = 300.0
 
 
 class Way(NamedTuple):
@@ -66,47 +65,29 @@ class Measured(NamedTuple):
     words: int
 
 
-class Follower:
+class Counted(Follower):
     """Knows what a way has told by now."""
 
     def __init__(self, address: str, way: Way) -> None:
-        self._address = address
+        super().__init__(address, way.stream)
         self._way = way
-        self._changed = threading.Condition()
         self._told: Counter[str] = Counter()
-        self._events = 0
-        threading.Thread(target=self._follow, daemon=True).start()
 
-    def _follow(self) -> None:
-        with blocking.connect(self._address) as client, client.reader(self._way.stream, start=HEAD) as reader:
-            while events := reader.next_events():
-                with self._changed:
-                    for event in events:
-                        if not self._way.tells_totals:
-                            self._told[event.value.decode()] += 1
-                            continue
-                        word, count = count_of(event.value)
-                        if count <= self._told[word]:
-                            raise SystemExit(f"{self._way.name}: {word} came {count} times, and before that more often")
-                        self._told[word] = count
-                    self._events += len(events)
-                    self._changed.notify_all()
+    def take(self, event: Event, came_s: float) -> None:
+        if not self._way.tells_totals:
+            self._told[event.value.decode()] += 1
+            return
+        word, count = count_of(event.value)
+        if count <= self._told[word]:
+            raise SystemExit(f"{self._way.name}: {word} came {count} times, and before that more often")
+        self._told[word] = count
 
-    def wait_for_events(self, count: int) -> None:
-        """Wait until so many events are told, from the first one on."""
-        self._wait(lambda: self._events >= count)
-
-    def wait_for(self, expected: Counter[str]) -> None:
+    def wait_for_words(self, expected: Counter[str]) -> None:
         """Wait until these words are told exactly so often."""
-        self._wait(lambda: all(self._told[word] >= count for word, count in expected.items()))
+        self.wait_until(lambda: all(self._told[word] >= count for word, count in expected.items()))
         wrong = {word: self._told[word] for word, count in expected.items() if self._told[word] != count}
         if wrong:
             raise SystemExit(f"{self._way.name}: counted {wrong}, more often than they were written")
-
-    def _wait(self, is_there: Callable[[], bool]) -> None:
-        with self._changed:
-            if not self._changed.wait_for(is_there, PATIENCE_S):
-                raise SystemExit(f"{self._way.name}: not all was counted within {PATIENCE_S:g} s")
 
 
 def program(way: Way, address: str, folder: Path) -> Program:
@@ -134,30 +115,29 @@ def measure(way: Way, address: str, text: Sequence[Line], *, repeats: int, folde
         def expected() -> Counter[str]:
             return Counter({word: since[word] + total[word] for word in since})
 
-        follower = Follower(address, way)
-        with program(way, address, folder) as process:
+        with Counted(address, way) as counted, program(way, address, folder) as process:
             put([Line("probe", "begin")])
-            follower.wait_for(expected())
+            counted.wait_for_words(expected())
             latencies_s = []
             for number in range(PROBES):
                 began_s = time.perf_counter()
                 put([Line("probe", "probe" + "abcdefghij"[number])])
-                follower.wait_for(expected())
+                counted.wait_for_words(expected())
                 latencies_s.append(time.perf_counter() - began_s)
             began_s = time.perf_counter()
             for _ in range(repeats):
                 put(text)
-            follower.wait_for(expected())
+            counted.wait_for_words(expected())
             lines_per_s = repeats * len(text) / (time.perf_counter() - began_s)
             put(text)
             process.kill()
             told = client.distance(client.stream_head(way.stream), client.stream_cut(way.stream)).events
-            follower.wait_for_events(told)
+            counted.wait_for(told)
             began_s = time.perf_counter()
             process.start()
-            follower.wait_for_events(told + 1)
+            counted.wait_for(told + 1)
             recovery_s = time.perf_counter() - began_s
-            follower.wait_for(expected())
+            counted.wait_for_words(expected())
     return Measured(statistics.median(latencies_s), lines_per_s, recovery_s, sum(since.values()))
 
 

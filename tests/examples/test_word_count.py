@@ -45,6 +45,6 @@ def test_a_word_that_was_counted_too_often_is_seen() -> None:
         text.write(client, [Line("a", "one two")])
         with client.writer(way.stream) as writer:
             writer.write_many([b"one", b"two", b"one"], key="a").result()
-        follower = command.Follower(server.address, way)
-        with pytest.raises(SystemExit, match=r"words: counted .'one': 2."):
-            follower.wait_for(text.truth(client))
+        with command.Counted(server.address, way) as counted:
+            with pytest.raises(SystemExit, match=r"words: counted .'one': 2."):
+                counted.wait_for_words(text.truth(client))
