@@ -13,7 +13,9 @@ One that makes sense on the server's loop alone says `@pytest.mark.asyncio(loop_
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 import uvloop
@@ -28,6 +30,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Every JVM of the suite lives for seconds or a few minutes, in this process or in one that a test starts: the first
 # compiler and the simplest collector cost the least. A query that takes 36 s of processor with both takes 27 s so.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+ENDING_S_MAX: Final = 5.0
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -66,3 +70,17 @@ def loop_never_blocks() -> Iterator[None]:
         yield
     finally:
         blockbuster.deactivate()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Fail the test when a thread of millrace outlives it: a client, a server or a relay that nobody has closed.
+
+    What fixtures of a module or of the session began is there before. One that was told to end may need a moment.
+    """
+    before = set(threading.enumerate())
+    yield
+    left = [each for each in threading.enumerate() if each not in before and each.name.startswith("millrace")]
+    for thread in left:
+        thread.join(ENDING_S_MAX)
+    assert [thread.name for thread in left if thread.is_alive()] == []
