@@ -46,10 +46,10 @@ million: $(INSTALLED)  ## create a million streams; show memory, starts, and how
 	$(BIN)/python -m benchmarks.million_streams $(ARGS)
 
 quick: $(INSTALLED)  ## the tests that are neither slow nor need Spark: the loop while you work
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not spark" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not spark" $(ARGS)
 
 test: $(INSTALLED)  ## the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # It leaves sockets to the collector of garbage, which later versions close. The kill matrix is of the writer of Arrow
 # batches, which queries have from 4.1 on.

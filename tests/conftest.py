@@ -15,6 +15,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -59,6 +60,22 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 def _selects_loops(item: pytest.Item) -> bool:
     mark = item.get_closest_marker("asyncio")
     return mark is not None and "loop_factories" in mark.kwargs
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the workers of xdist begin with the files that take longest: those with Spark, then those with slow tests.
+
+    A worker takes whole files. By itself xdist begins with the files of many tests, and a long one of few tests is the
+    last, and keeps one worker busy while the others have nothing left to do.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    rank_of_file: dict[Path, int] = {}
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        rank = 0 if "spark" in marks else 1 if "slow" in marks else 2
+        rank_of_file[item.path] = min(rank, rank_of_file.get(item.path, rank))
+    items.sort(key=lambda item: rank_of_file[item.path])
 
 
 @pytest.fixture
