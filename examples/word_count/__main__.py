@@ -160,8 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--address", help="of a server; without it one is started")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="all of them, without it")
     parser.add_argument("--repeats", type=int, default=5, help="how often the text is written to measure lines/s")
+    parser.add_argument("--lines", type=int, help="how many lines the text has; all that there are, without it")
     options = parser.parse_args(arguments)
-    text = list(lines())
+    text = list(lines())[: options.lines]
     with ExitStack() as stack:
         address = stack.enter_context(server_at(options.address))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
