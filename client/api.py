@@ -8,6 +8,8 @@ from millrace.client.admin.segments import ReadResult as ReadResult
 from millrace.client.admin.segments import SegmentInfo as SegmentInfo
 from millrace.client.client import Client as Client
 from millrace.client.client import connect as connect
+from millrace.client.errors import AnswerLostError as AnswerLostError
+from millrace.client.errors import AnswerTimeoutError as AnswerTimeoutError
 from millrace.client.errors import AttributeConditionFailedError as AttributeConditionFailedError
 from millrace.client.errors import AttributesFullError as AttributesFullError
 from millrace.client.errors import AuthenticationError as AuthenticationError
@@ -21,6 +23,7 @@ from millrace.client.errors import ConnectionLostError as ConnectionLostError
 from millrace.client.errors import ContentLostError as ContentLostError
 from millrace.client.errors import CursorMovedError as CursorMovedError
 from millrace.client.errors import CutTruncatedError as CutTruncatedError
+from millrace.client.errors import DeadlineExceededError as DeadlineExceededError
 from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
 from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
 from millrace.client.errors import EpochChangedError as EpochChangedError
@@ -46,6 +49,7 @@ from millrace.client.errors import SegmentTruncatedError as SegmentTruncatedErro
 from millrace.client.errors import SequencesMixedError as SequencesMixedError
 from millrace.client.errors import SequencesRefusedError as SequencesRefusedError
 from millrace.client.errors import ServerFailedError as ServerFailedError
+from millrace.client.errors import ServerShuttingDownError as ServerShuttingDownError
 from millrace.client.errors import ServerUnreachableError as ServerUnreachableError
 from millrace.client.errors import StreamExistsError as StreamExistsError
 from millrace.client.errors import StreamNotFoundError as StreamNotFoundError
@@ -63,6 +67,7 @@ from millrace.client.errors import ValueMalformedError as ValueMalformedError
 from millrace.client.errors import WriterExcludedError as WriterExcludedError
 from millrace.client.errors import WriterExpiredError as WriterExpiredError
 from millrace.client.errors import WriterFencedError as WriterFencedError
+from millrace.client.errors import WrongLoopError as WrongLoopError
 from millrace.client.options import ClientOptions as ClientOptions
 from millrace.client.read.byte_reader import ByteReader as ByteReader
 from millrace.client.read.cut_resolution import Distance as Distance

@@ -39,6 +39,7 @@ from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.block_packing import Headers, checked_headers
 from millrace.model.cut import StreamCut
+from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event
 from millrace.model.extras import needs
 from millrace.model.slice import Slice
@@ -394,7 +395,7 @@ class _EventReader(Opened[S_co]):
         """Yield the events as record batches; not after events were taken one by one from a block that has more.
 
         Raises:
-            RuntimeError: events of a block are left; take them first.
+            InvalidArgumentError: events of a block are left; take them first.
         """
         self._check_none_left()
         return self._arrow_batches()
@@ -405,7 +406,7 @@ class _EventReader(Opened[S_co]):
         Any thread may read it; one at a time.
 
         Raises:
-            RuntimeError: events of a block are left; take them first.
+            InvalidArgumentError: events of a block are left; take them first.
         """
         self._check_none_left()
         with needs("arrow"):
@@ -424,7 +425,7 @@ class _EventReader(Opened[S_co]):
 
     def _check_none_left(self) -> None:
         if self._first_left is not None:
-            raise RuntimeError("events of the block in hand are left: take them first")
+            raise InvalidArgumentError("events of the block in hand are left: take them first")
 
     @property
     def _first_left(self) -> Event | None:

@@ -31,7 +31,7 @@ from millrace.client.transactions.outcome import ListedTransaction, TransactionO
 from millrace.client.transactions.producers import ProducerInfo, producer_info, reset_producer
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
-from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.transport.client_guard import ClientGuard
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
@@ -74,7 +74,7 @@ class Client(StreamControl, DataFrames):
     def __init__(self, address: str, options: ClientOptions) -> None:
         self.address = parse_address(address)
         self.options = options
-        guard = ForkGuard()
+        guard = ClientGuard()
         self._waits = waits_of(self.address, options)
         writes = Channel(self.address, options, guard, waits=self._waits)
         reads = Channel(self.address, options, guard, session_id=writes.session_id, waits=self._waits)
@@ -103,7 +103,15 @@ class Client(StreamControl, DataFrames):
         return self.__aenter__().__await__()
 
     async def close(self) -> None:
-        """Close both connections; what waits fails with `ClientClosedError`. Open transactions end by their leases."""
+        """Close both connections; what waits fails with `ClientClosedError`. Open transactions end by their leases.
+
+        Closing again does nothing, and in a forked child nothing is touched.
+
+        Raises:
+            WrongLoopError: this is not the event loop of the client; nothing is closed.
+        """
+        if not self._writes.guard.forked:
+            self._writes.guard.check()
         self._transactions.close()
         try:
             await self._writes.close()

@@ -47,17 +47,22 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
 |   |   +-- DiskUnavailableError     the disk cannot be read or written now
+|   |   +-- DeadlineExceededError    the server did not get to it in time  (also a TimeoutError)
 |   |   +-- TransactionsFullError    as many transactions are open as may be
 |   +-- ContentLostError             the server misses what it has acknowledged; an operator has to accept that
 |   +-- OutcomeUnknownError          it may or may not have been stored
-|   |   +-- DeliveryTimeoutError     a writer gave up; says how much is stored
+|   |   +-- AnswerLostError          the connection was lost before the answer  (also a ConnectionError)
+|   |   +-- AnswerTimeoutError       no answer within the time limit  (also a TimeoutError)
+|   |   +-- DeliveryTimeoutError     a writer gave up; says how much is stored  (also a TimeoutError)
 |   +-- AuthenticationError          no token, a wrong token, or one that does not allow this
-|   +-- ServerFailedError            the server's fault, or it is shutting down, or the protocol was broken
+|   +-- ServerFailedError            the server's fault, or the protocol was broken
+|       +-- ServerShuttingDownError  the server is going away; nothing was done
 +-- ConnectionLostError              (also a ConnectionError)
 |   +-- ServerUnreachableError       no connection could be made
 +-- RequestTimeoutError              (also a TimeoutError)
 |   +-- OutageTimeoutError           the server was away for too long; has `resume_at`
 +-- ForkedClientError                a client used by a child of the process that made it
++-- WrongLoopError                   a client used in another event loop than its own  (also a RuntimeError)
 +-- ClientClosedError
 +-- NotOpenError                     a writer or reader that was not opened yet
 +-- BufferFullError                  write faster than the server stores; `await writer.drain()`
@@ -67,7 +72,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 """
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Any, Final
 
 from millrace.model.cut import StreamCut
 from millrace.model.errors import (
@@ -81,7 +86,7 @@ from millrace.model.errors import (
 )
 from millrace.model.event import EventPosition
 from millrace.wire import messages as m
-from millrace.wire.errors import ErrorCode
+from millrace.wire.errors import RETRIABLE, ErrorCode
 
 CLASS_OF_CODE: Final[dict[int, type[RequestError]]] = {
     ErrorCode.INVALID_ARGUMENT: InvalidArgumentError,
@@ -97,6 +102,9 @@ class _Answer(RequestError):  # noqa: N818  # a base that is never raised
 
     def __init_subclass__(cls, *, codes: Sequence[ErrorCode] = ()) -> None:
         CLASS_OF_CODE.update(dict.fromkeys(codes, cls))
+        if codes:
+            cls.retriable = codes[0] in RETRIABLE
+            assert all((code in RETRIABLE) is cls.retriable for code in codes), "one class is one reaction"
 
 
 class SegmentNotFoundError(_Answer, codes=[ErrorCode.SEGMENT_NOT_FOUND]):
@@ -274,7 +282,7 @@ class ProducersFullError(_Answer, codes=[ErrorCode.PRODUCERS_FULL]):
     """The server knows as many producers as it may, and forgets none; use a writer id that it knows."""
 
 
-class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED, ErrorCode.DEADLINE_EXCEEDED]):
+class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED]):
     """Something on the server is full; try again after `retry_after_s`."""
 
 
@@ -290,6 +298,10 @@ class TransactionsFullError(ThrottledError, codes=[ErrorCode.TRANSACTIONS_FULL])
     """As many transactions are open, or have as many parts, as there may be; some have to end first."""
 
 
+class DeadlineExceededError(ThrottledError, TimeoutError, codes=[ErrorCode.DEADLINE_EXCEEDED]):
+    """The server did not get to the request in the time that it allows; nothing was done."""
+
+
 class ContentLostError(_Answer, codes=[ErrorCode.CONTENT_LOST]):
     """The server has lost content of its log that it may have acknowledged; the text says how much, and since when.
 
@@ -299,10 +311,22 @@ class ContentLostError(_Answer, codes=[ErrorCode.CONTENT_LOST]):
 
 
 class OutcomeUnknownError(_Answer, codes=[ErrorCode.OUTCOME_UNKNOWN]):
-    """The request may or may not have been carried out."""
+    """The request may or may not have been carried out, and carrying it out twice is not the same as once.
+
+    Find out which, for instance by reading what is stored, before making it again. A writer never leaves that to its
+    caller while it is open: the server recognises what it sends again.
+    """
 
 
-class DeliveryTimeoutError(OutcomeUnknownError):
+class AnswerLostError(OutcomeUnknownError, ConnectionError):
+    """The request was sent, and the connection ended before the answer came; `__cause__` is why it ended."""
+
+
+class AnswerTimeoutError(OutcomeUnknownError, TimeoutError):
+    """The request was sent, and no answer came within `request_timeout_s` of the client's options."""
+
+
+class DeliveryTimeoutError(OutcomeUnknownError, TimeoutError):
     """A writer gave up after its `delivery_timeout_s`; `__cause__` is what its last attempt met.
 
     Attributes:
@@ -322,11 +346,12 @@ class AuthenticationError(_Answer, codes=[ErrorCode.UNAUTHENTICATED, ErrorCode.F
     """No token, a wrong token, or one that does not allow this."""
 
 
-class ServerFailedError(
-    _Answer,
-    codes=[ErrorCode.PROTOCOL, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INTERNAL, ErrorCode.SHUTTING_DOWN],
-):
-    """The server failed, is shutting down, or refuses to speak the protocol of this client."""
+class ServerFailedError(_Answer, codes=[ErrorCode.PROTOCOL, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INTERNAL]):
+    """The server failed, or refuses to speak the protocol of this client. Its log says more."""
+
+
+class ServerShuttingDownError(ServerFailedError, codes=[ErrorCode.SHUTTING_DOWN]):
+    """The server is shutting down, or opens its log again; nothing was done."""
 
 
 class ConnectionLostError(MillraceError, ConnectionError):
@@ -336,15 +361,23 @@ class ConnectionLostError(MillraceError, ConnectionError):
 
 
 class ServerUnreachableError(ConnectionLostError):
-    """No connection could be made."""
+    """No connection could be made: nothing listens there, it is no Millrace server, or it does not answer.
+
+    Attributes:
+        address: host and port, as text.
+        reason: what was met there.
+    """
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(address, reason)
+        # One argument: an `OSError` takes two for a number and a text.
+        super().__init__(f"no server could be reached at {address}: {reason}")
         self.address = address
         self.reason = reason
 
-    def __str__(self) -> str:
-        return f"no server could be reached at {self.address}: {self.reason}"
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy it by its arguments."""
+        made_by, _, state = super().__reduce__()
+        return made_by, (self.address, self.reason), state
 
 
 class RequestTimeoutError(MillraceError, TimeoutError):
@@ -370,18 +403,32 @@ class OutageTimeoutError(RequestTimeoutError):
 
 
 class ForkedClientError(MillraceError):
-    """A client is used by a child of the process that made it."""
+    """A client is used by a child of the process that made it. Make a new client in the child, after the fork."""
 
     def __str__(self) -> str:
         return "this client was made by the parent of this process; make a new one after fork"
 
 
+class WrongLoopError(MillraceError, RuntimeError):
+    """A client, or what it made, is used in another event loop than the one that it was first used in, or in none.
+
+    Make a client for each loop; for threads there is `millrace.blocking`.
+    """
+
+    def __init__(
+        self,
+        message: str = "this client belongs to another event loop, or to one that has ended: make one client for each"
+        " loop; for threads use millrace.blocking",
+    ) -> None:
+        super().__init__(message)
+
+
 class ClientClosedError(MillraceError):
-    """The client, writer or reader was closed."""
+    """The client, or the writer, reader or transaction, was closed before the call or while it waited."""
 
 
 class NotOpenError(MillraceError):
-    """A writer or reader that was not opened yet."""
+    """A writer or transaction that was not opened yet; enter it with `async with`."""
 
 
 class ColumnInvalidError(InvalidArgumentError):
@@ -391,9 +438,10 @@ class ColumnInvalidError(InvalidArgumentError):
         super().__init__(f"column {column!r} {reason}")
         self.column = column
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy it by its arguments."""
-        return type(self), (self.column, self.facts.message.removeprefix(f"column {self.column!r} "))
+        made_by, _, state = super().__reduce__()
+        return made_by, (self.column, self.facts.message.removeprefix(f"column {self.column!r} ")), state
 
 
 class ValueMalformedError(MillraceError, ValueError):
@@ -418,7 +466,14 @@ class ValueMalformedError(MillraceError, ValueError):
 
 
 class BufferFullError(MillraceError):
-    """More is waiting than a writer may hold."""
+    """More is waiting than a writer may hold: it is written faster than the server stores. The event was not taken.
+
+    Use `await writer.drain()` between writes. A blocking writer waits by itself.
+
+    Attributes:
+        pending_bytes: what was taken and is not yet stored, with what its objects cost.
+        limit_bytes: `buffer_bytes_max` of the writer's options.
+    """
 
     retriable = True
 

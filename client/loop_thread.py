@@ -26,7 +26,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from millrace.client.transport.fork_guard import ForkGuard
 
-from .errors import ClientClosedError
+from .errors import ClientClosedError, WrongLoopError
 from .event_loop import new_event_loop
 
 A = TypeVar("A")
@@ -113,7 +113,7 @@ class LoopThread:
     def _check(self) -> None:
         self._guard.check()
         if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking client cannot be used inside its own event loop")
+            raise WrongLoopError("a blocking client cannot be used inside its own event loop: use millrace.connect")
 
     def _check_is_running(self) -> None:
         if self._is_stopped:

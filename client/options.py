@@ -9,7 +9,7 @@ from typing import Final
 
 from millrace.model.address import Address
 from millrace.model.errors import InvalidArgumentError
-from millrace.wire.limits import DATA_PORT, MIB
+from millrace.wire.limits import DATA_PORT, KIB, MIB
 
 from .waiting import Waiting
 
@@ -18,6 +18,8 @@ ADDRESS_VARIABLE: Final = "MILLRACE_ADDRESS"
 TOKEN_VARIABLE: Final = "MILLRACE_TOKEN"  # noqa: S105  # a name, not the token
 """The environment variable of the token that goes with it."""
 ADDRESS_DEFAULT: Final = str(Address("127.0.0.1", DATA_PORT))
+TEXT_SIZE_BYTES_MAX: Final = 7 * KIB
+"""Of the token and of the name of a client: both fit the first frame of a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,11 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if not 0 < self.first_s <= self.limit_s:
-            raise ValueError(f"first_s={self.first_s} must be above 0 and not above limit_s={self.limit_s}")
+            raise InvalidArgumentError(f"first_s={self.first_s} must be above 0 and not above limit_s={self.limit_s}")
         if self.factor < 1:
-            raise ValueError(f"factor={self.factor} must be at least 1")
+            raise InvalidArgumentError(f"factor={self.factor} must be at least 1")
         if not 0 <= self.jitter <= 1:
-            raise ValueError(f"jitter={self.jitter} must be between 0 and 1")
+            raise InvalidArgumentError(f"jitter={self.jitter} must be between 0 and 1")
 
     def wait_s(self, attempt: int, *, chance: float, retry_after_s: float = 0.0) -> float:
         """Return how long to wait after `attempt` failures in a row (from 1).
@@ -86,11 +88,15 @@ class ClientOptions:
     on_waiting: Callable[[Waiting | None], None] | None = None
 
     def __post_init__(self) -> None:
+        _check_text("token", self.token)
+        _check_text("client_name", self.client_name)
+        if not isinstance(self.tls, bool | ssl.SSLContext):
+            raise InvalidArgumentError(f"tls is True, False or an ssl.SSLContext, not {type(self.tls).__name__}")
         for name in (
             "connect_timeout_s", "request_timeout_s", "outage_timeout_s", "keepalive_s", "in_flight_bytes_max",
         ):  # fmt: skip
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+                raise InvalidArgumentError(f"{name}={getattr(self, name)} must be above 0")
 
     def tls_context(self) -> ssl.SSLContext | None:
         """Return the context to connect with, or None for plain TCP."""
@@ -127,13 +133,33 @@ def chosen_options(
     return replace(options, token=token, tls=options.tls if tls is None else tls)
 
 
+def _check_text(name: str, value: object) -> None:
+    """Raise if a value cannot be said in the handshake. The value itself is not shown: it may be a secret."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} is text, not {type(value).__name__}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{name} holds a character that UTF-8 cannot express") from None
+    if size > TEXT_SIZE_BYTES_MAX:
+        raise InvalidArgumentError(f"{name} has {size} bytes, at most {TEXT_SIZE_BYTES_MAX} can be sent")
+
+
 def parse_address(text: str) -> Address:
     """Return the address in `host`, `host:port` or `[host]:port`; the port is 9240 where none is given.
 
     Raises:
-        InvalidArgumentError: the text is none of these.
+        InvalidArgumentError: the text is none of these, or the host is none that can be looked up.
     """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"an address is text such as 127.0.0.1:{DATA_PORT}, not {type(text).__name__}")
     address = Address.parse(text, default_port=DATA_PORT)
     if not address.host or not address.port:
         raise InvalidArgumentError(f"address {text!r} names no {'port' if address.host else 'host'}")
+    try:
+        is_name = "\0" not in address.host and bool(address.host.encode("idna"))  # as the look-up does
+    except UnicodeError:
+        is_name = False
+    if not is_name:
+        raise InvalidArgumentError(f"{address.host!r} is no host name: its parts are 1 to 63 characters between dots")
     return address

@@ -14,6 +14,7 @@ The other refusals of the server are in `millrace.client.errors`, with the whole
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class ErrorFacts:
     """What is known of a refusal.
 
     Attributes:
+        retriable: what the server said; None where it said nothing, so that it is as the class says.
         subject: name or id of what the request was about.
         start_offset: first valid offset, or None where it does not apply.
         length: length of the segment, or None where it does not apply.
@@ -29,7 +31,7 @@ class ErrorFacts:
 
     message: str
     code: int | None = None
-    retriable: bool = False
+    retriable: bool | None = None
     subject: str = ""
     start_offset: int | None = None
     length: int | None = None
@@ -39,13 +41,24 @@ class ErrorFacts:
 class MillraceError(Exception):
     """Root of what the client raises.
 
+    All of them can be pickled and copied, with all attributes.
+
     Attributes:
         code: number of the error on the wire, or None for what never crosses it.
-        retriable: whether the same request may simply be made again, later.
+        retriable: whether the same call may simply be made again, later: nothing is done twice by that, and time alone
+            can mend what was wrong. The client makes such calls again by itself, within its time limits: a caller meets
+            such an error when a limit was reached.
     """
 
     code: int | None = None
     retriable: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy it with its attributes and its cause, which `BaseException` leaves out."""
+        made_by, arguments = super().__reduce__()[:2]
+        cause = self.__cause__
+        kept = {"__cause__": cause} if isinstance(cause, MillraceError | OSError) else {}
+        return made_by, arguments, {**self.__dict__, **kept}
 
 
 class RequestError(MillraceError):
@@ -55,7 +68,8 @@ class RequestError(MillraceError):
         super().__init__(facts)
         self.facts = ErrorFacts(message=facts) if isinstance(facts, str) else facts
         self.code = self.facts.code
-        self.retriable = self.facts.retriable
+        if self.facts.retriable is not None:
+            self.retriable = self.facts.retriable
         self.subject = self.facts.subject
         self.start_offset = self.facts.start_offset
         self.length = self.facts.length

@@ -9,8 +9,11 @@ PySpark.
 """
 
 from .errors import (
+    CheckpointError,
     DataLossError,
     IdentityError,
+    MalformedValueError,
+    MissingRange,
     OptionError,
     ReplacedError,
     RowError,
@@ -23,9 +26,12 @@ from .sink.committed import committed
 from .source import MillraceDataSource
 
 __all__ = [
+    "CheckpointError",
     "DataLossError",
     "IdentityError",
+    "MalformedValueError",
     "MillraceDataSource",
+    "MissingRange",
     "OptionError",
     "ReplacedError",
     "RowError",

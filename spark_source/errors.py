@@ -1,6 +1,6 @@
 """What the data source raises. Spark shows the text of an error, so each names what the user can change.
 
-SourceError                 the root
+SourceError                 the root; has `retriable`
 +-- OptionError             an option is missing, unknown or wrong; has `option`  (also a ValueError)
 +-- SchemaError             a column that there is not, or not so; has `column`  (also a ValueError)
 +-- CheckpointError         an offset of a checkpoint that does not fit the stream
@@ -9,7 +9,7 @@ SourceError                 the root
 +-- RowError                a row that can be no event; has `column`, `row` and `partition`
 +-- IdentityError           Spark does not say which query and batch a task belongs to
 +-- ReplacedError           the writer id is that of another query, or of a newer run of this one; final
-+-- TransactionLostError    what tasks wrote was aborted before the driver committed it
++-- TransactionLostError    what tasks wrote was aborted before the driver committed it; retriable
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,14 @@ from dataclasses import dataclass
 
 
 class SourceError(Exception):
-    """Root of what the data source raises."""
+    """Root of what the data source raises.
+
+    Attributes:
+        retriable: whether the same query or batch may simply be run again: nothing is done twice by that, and time
+            alone can mend what was wrong.
+    """
+
+    retriable: bool = False
 
 
 class OptionError(SourceError, ValueError):
@@ -98,7 +105,7 @@ class MalformedValueError(SourceError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy it by its arguments."""
-        return _malformed_value, (self.stream, self.segment, self.offset, self.index, self.reason)
+        return _malformed_value, (self.stream, self.segment, self.offset, self.index, self.reason), vars(self)
 
     def __str__(self) -> str:
         return (
@@ -125,7 +132,7 @@ class RowError(SourceError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy it by its arguments."""
-        return _row_error, (self.column, self.row, self.partition, self.reason)
+        return _row_error, (self.column, self.row, self.partition, self.reason), vars(self)
 
     def __str__(self) -> str:
         return f'column "{self.column}", row {self.row} of partition {self.partition}: {self.reason}'
@@ -140,7 +147,12 @@ class ReplacedError(SourceError):
 
 
 class TransactionLostError(SourceError):
-    """What tasks wrote was aborted before the driver committed it: nothing of the batch is in the streams."""
+    """What tasks wrote was aborted before the driver committed it: nothing of the batch is in the streams.
+
+    Run the batch again. If no task names its transaction for the option `transactionLease`, that has to be longer.
+    """
+
+    retriable = True
 
 
 def _malformed_value(stream: str, segment: int, offset: int, index: int, reason: str) -> MalformedValueError:

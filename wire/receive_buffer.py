@@ -21,10 +21,13 @@ ROOM_SIZE_BYTES_MIN: Final = 4 * KIB
 """The least that a socket is offered: a buffer filled to its last byte would cost a system call for that byte."""
 
 # The first four bytes of requests in HTTP. As lengths, all are far above the limit of a first frame.
-_HTTP: Final = frozenset({b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI "})
-_TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP: Final = frozenset(
+    {b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP"}
+)
+# A handshake of a client, and the alert by which a server refuses what is none.
+_TLS_STARTS: Final = (b"\x16\x03", b"\x15\x03")
 # A record of TLS continues with its minor version, which is not 0: as a length, it is above the limit of a first frame.
-assert int.from_bytes(_TLS_HANDSHAKE + b"\x01\x00", "little") > HELLO_FRAME_SIZE_BYTES_MAX
+assert all(int.from_bytes(start + b"\x01\x00", "little") > HELLO_FRAME_SIZE_BYTES_MAX for start in _TLS_STARTS)
 
 
 def held_bytes(size: int) -> int:
@@ -205,7 +208,7 @@ class ReceiveBuffer:
             head = length.to_bytes(4, "little")
             if head in _HTTP:
                 raise ForeignProtocolError("HTTP")
-            if head.startswith(_TLS_HANDSHAKE):
+            if head.startswith(_TLS_STARTS):
                 raise ForeignProtocolError("TLS")
         raise FrameTooLargeError(size_bytes=length, limit_bytes=self._limit)
 

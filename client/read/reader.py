@@ -64,9 +64,9 @@ class ReaderOptions:
 
     def __post_init__(self) -> None:
         if self.window_bytes < SEGMENT_WINDOW_BYTES_MIN:
-            raise ValueError(f"window_bytes={self.window_bytes} must be at least {SEGMENT_WINDOW_BYTES_MIN}")
+            raise InvalidArgumentError(f"window_bytes={self.window_bytes} must be at least {SEGMENT_WINDOW_BYTES_MIN}")
         if self.discover_interval_s <= 0:
-            raise ValueError(f"discover_interval_s={self.discover_interval_s} must be above 0")
+            raise InvalidArgumentError(f"discover_interval_s={self.discover_interval_s} must be above 0")
 
 
 class Reader(EventReader):

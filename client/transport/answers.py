@@ -6,8 +6,8 @@ Each is told its outcome inside the event loop, and must not raise.
 import asyncio
 from typing import Any, Protocol
 
-from millrace.client.errors import OutcomeUnknownError
-from millrace.model.errors import ErrorFacts, MillraceError, RequestError
+from millrace.client.errors import AnswerLostError
+from millrace.model.errors import MillraceError, RequestError
 from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
 
@@ -64,9 +64,7 @@ class FutureAppend(FutureReply):
     def failed(self, error: MillraceError) -> None:
         """Take the refusal; without one the outcome is unknown."""
         if not isinstance(error, RequestError):  # lost or closed, rather than answered
-            unknown = OutcomeUnknownError(
-                ErrorFacts(message="the connection was lost before the append was acknowledged")
-            )
+            unknown = AnswerLostError(f"{error}; the append was not acknowledged yet, and may have been stored")
             unknown.__cause__ = error
             error = unknown
         super().failed(error)

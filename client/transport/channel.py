@@ -23,6 +23,8 @@ from secrets import token_bytes
 from typing import Final, TypeVar
 
 from millrace.client.errors import (
+    AnswerLostError,
+    AnswerTimeoutError,
     ClientClosedError,
     ConditionFailedError,
     ConnectionLostError,
@@ -34,16 +36,16 @@ from millrace.client.options import ClientOptions
 from millrace.client.waiting import Waits
 from millrace.model.address import Address
 from millrace.model.checksum import Buffer
-from millrace.model.errors import ErrorFacts, MillraceError
+from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
+from .client_guard import ClientGuard
 from .clock import SYSTEM_CLOCK, Clock
 from .connection import Connection, ConnectionStatistics, open_connection
-from .fork_guard import ForkGuard
 from .retry import Retry, may_resend
 
 logger = logging.getLogger(__name__)
@@ -111,7 +113,7 @@ class Channel:
         self,
         address: Address,
         options: ClientOptions,
-        guard: ForkGuard,
+        guard: ClientGuard,
         *,
         clock: Clock = SYSTEM_CLOCK,
         chance: Callable[[], float] = _CHANCE.random,
@@ -150,7 +152,7 @@ class Channel:
         return self._connects
 
     def check(self) -> None:
-        """Raise if the channel cannot be used: closed, or in a forked child."""
+        """Raise if the channel cannot be used: closed, or not where it belongs (see `ClientGuard`)."""
         self.guard.check()
         if self.state is CLOSED:
             raise ClientClosedError("the client was closed")
@@ -232,7 +234,8 @@ class Channel:
 
         Raises:
             RequestError: the server's answer.
-            OutcomeUnknownError: not repeatable, sent, and the connection was lost before the answer.
+            AnswerLostError, AnswerTimeoutError: not repeatable, sent, and the connection was lost before the answer, or
+                none came within the time limit.
             RequestTimeoutError, ConnectionLostError: no answer within the time limit.
         """
         return await self._repeat(
@@ -251,7 +254,8 @@ class Channel:
 
         Raises:
             RequestError: the server's answer; nothing was stored.
-            OutcomeUnknownError: sent, and the connection was lost before the answer.
+            OutcomeUnknownError: sent, and the server cannot tell.
+            AnswerLostError: sent, and the connection was lost before the answer.
             ConnectionLostError: it could not be sent.
         """
         lost: OutcomeUnknownError | None = None
@@ -307,15 +311,16 @@ class Channel:
                         connection = await self.connection()
                         sent = True
                         return await call(connection)
-                except TimeoutError as error:
-                    if isinstance(error, MillraceError):
-                        raise
-                    raise RequestTimeoutError(f"no answer from {self.address} within {retry.limit_s:g} s") from None
-                except MillraceError as error:
+                except MillraceError as error:  # some are a `TimeoutError` too
                     if sent and not repeatable and isinstance(error, ConnectionLostError):
-                        facts = ErrorFacts(message="the connection was lost before the answer")
-                        raise OutcomeUnknownError(facts) from error
+                        told = f"the connection to {self.address} was lost before the answer"
+                        raise AnswerLostError(f"{told}; what was asked for may have been done") from error
                     await self._wait(retry, error)
+                except TimeoutError:
+                    told = f"no answer from {self.address} within {retry.limit_s:g} s"
+                    if sent and not repeatable:
+                        raise AnswerTimeoutError(f"{told}; what was asked for may have been done") from None
+                    raise RequestTimeoutError(told) from None
 
     async def _wait(self, retry: Retry, error: MillraceError) -> None:
         await retry.wait(error)

@@ -7,10 +7,11 @@ that is given data: each goes into the session with what is sent, and comes back
 import asyncio
 import logging
 import math
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from millrace.client.errors import (
     ClientClosedError,
@@ -22,11 +23,11 @@ from millrace.client.options import ClientOptions
 from millrace.client.waiting import Waits
 from millrace.model.address import Address
 from millrace.model.checksum import Buffer
-from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
+from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError, RequestError
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Piece, PieceReceived
-from millrace.wire.errors import CodecError, WireError
+from millrace.wire.errors import CodecError, ForeignProtocolError, WireError
 
 from .answers import FutureAppend, FutureReply, SentAppend, Subscriber
 from .turn_writer import TurnWriter
@@ -34,6 +35,9 @@ from .turn_writer import TurnWriter
 logger = logging.getLogger(__name__)
 
 Reply = TypeVar("Reply", bound=m.Message)
+
+_HINT: Final = "is this the data port of a Millrace server, and is `tls` as it expects it?"
+"""Said where something accepts a connection, and is no server that this client understands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._handle(event)
         except WireError as error:
             logger.warning("protocol broken by server address=%s error=%s", self.address, error)
-            self.abort(f"the server broke the protocol: {error}")
+            self.abort(_broken_text(error))
         if session.outbox_bytes:
             self._writer.send()
 
@@ -428,11 +432,26 @@ async def open_connection(address: Address, options: ClientOptions, session_id: 
                 # Also when the reply has come, and this task was cancelled before its turn.
                 connection.abort("the handshake failed")
                 raise
+    except ConnectionLostError as error:
+        raise ServerUnreachableError(str(address), f"{error}; {_HINT}") from error
+    except RequestError:  # an answer of the server, which may be a `TimeoutError`
+        raise
     except TimeoutError:
-        raise ServerUnreachableError(str(address), f"no answer within {options.connect_timeout_s:g} s") from None
-    except (OSError, ConnectionLostError) as error:
+        hint = "" if connection is None else f"; {_HINT}"
+        raise ServerUnreachableError(str(address), f"no answer within {options.connect_timeout_s:g} s{hint}") from None
+    except ssl.SSLCertVerificationError as error:
+        raise ServerUnreachableError(str(address), f"its certificate is not trusted: {error.verify_message}") from error
+    except OSError as error:
         # A peer that hangs up within the handshake of TLS leaves an error without a text.
-        reason = str(error) or ("the connection was closed; does it speak TLS?" if tls else type(error).__name__)
-        raise ServerUnreachableError(str(address), reason) from error
+        reason = str(error) or "the connection was closed"
+        is_tls = isinstance(error, ssl.SSLError) or (tls is not None and not str(error))
+        raise ServerUnreachableError(str(address), f"{reason}; does it speak TLS?" if is_tls else reason) from error
     assert connection is not None, "a timeout swallows nothing"
     return connection
+
+
+def _broken_text(error: WireError) -> str:
+    """Return what a server did that broke the protocol."""
+    if isinstance(error, ForeignProtocolError):
+        return f"it speaks {error.protocol}, not Millrace's protocol"
+    return f"the server broke the protocol: {error}"

@@ -115,6 +115,7 @@ class ByteWriter:
                 can be written any more.
             DeliveryTimeoutError: nothing could be stored for `delivery_timeout_s`; `durable_offset` says what is.
         """
+        self._channel.guard.check()
         while len(self._buffer) >= self._buffer_bytes_high and self._failure is None:
             await self._next_change()
         self._check()
@@ -125,6 +126,7 @@ class ByteWriter:
 
     async def flush(self) -> None:
         """Wait until everything that was written is durable. Cancelling is safe. Raises like `write`."""
+        self._channel.guard.check()
         end = self.tell()
         while self._acked_offset < end and self._failure is None:
             await self._next_change()

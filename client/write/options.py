@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.model.compression import Compression, check_installed
+from millrace.model.errors import InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.wire.limits import KIB, MIB
 
@@ -40,11 +41,16 @@ class WriterOptions:
 
     def __post_init__(self) -> None:
         if not KIB <= self.block_size_bytes <= APPEND_SIZE_BYTES_MAX // 2:
-            raise ValueError(f"block_size_bytes={self.block_size_bytes} must be 1 KiB to 8 MiB")
+            raise InvalidArgumentError(f"block_size_bytes={self.block_size_bytes} must be 1 KiB to 8 MiB")
         if not 0 < self.drain_low_bytes <= self.drain_high_bytes <= self.buffer_bytes_max:
-            raise ValueError("0 < drain_low_bytes <= drain_high_bytes <= buffer_bytes_max must hold")
-        if self.in_flight_bytes_max <= 0 or not (self.delivery_timeout_s is None or self.delivery_timeout_s > 0):
-            raise ValueError("in_flight_bytes_max and delivery_timeout_s must be above 0")
+            raise InvalidArgumentError(
+                "0 < drain_low_bytes <= drain_high_bytes <= buffer_bytes_max must hold, not"
+                f" 0 < {self.drain_low_bytes} <= {self.drain_high_bytes} <= {self.buffer_bytes_max}"
+            )
+        if self.in_flight_bytes_max <= 0:
+            raise InvalidArgumentError(f"in_flight_bytes_max={self.in_flight_bytes_max} must be above 0")
+        if self.delivery_timeout_s is not None and not self.delivery_timeout_s > 0:
+            raise InvalidArgumentError(f"delivery_timeout_s={self.delivery_timeout_s} must be above 0, or None")
         check_installed(self.compression)
 
 

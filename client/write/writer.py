@@ -87,6 +87,7 @@ class Writer:
         # Whether the server had seen the writer id before, and knows what it stored.
         self.known = False
         self._time_ns = channel.clock.time_ns
+        channel.guard.check()
         self._create_future: Callable[[], asyncio.Future[Stored]] = asyncio.get_running_loop().create_future
         self._buffer_bytes_max = options.buffer_bytes_max
         limit_s = delivery_limit_s(options.delivery_timeout_s, is_named=writer_id is not None)
@@ -228,9 +229,11 @@ class Writer:
         pending_bytes = delivery.pending_bytes + cost_bytes
         if pending_bytes > self._buffer_bytes_max:
             raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
+        gathered = segment.accumulator
+        if not gathered.scheduled:
+            self._guard.check()  # with the first event of a block: this is too slow for each
         delivery.pending_bytes = pending_bytes
         # A million times a second: the accumulator's lists are filled here, not by a call (0.1 us each).
-        gathered = segment.accumulator
         if headers:
             gathered.headers[len(gathered.values)] = headers
         gathered.values.append(value)
@@ -281,7 +284,8 @@ class Writer:
             MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
         """
         delivery = self._delivery
-        if delivery.refusal is not None or self._guard.forked:
+        self._guard.check()
+        if delivery.refusal is not None:
             self._refuse()
         if delivery.pending_bytes > self._buffer_bytes_max:
             raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
@@ -331,7 +335,8 @@ class Writer:
         from .arrow import events_of
 
         delivery = self._delivery
-        if delivery.refusal is not None or self._guard.forked:
+        self._guard.check()
+        if delivery.refusal is not None:
             self._refuse()
         if delivery.pending_bytes > self._buffer_bytes_max:
             raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
@@ -370,6 +375,7 @@ class Writer:
         Raises:
             MillraceError: the writer failed; see `write`.
         """
+        self._guard.check()
         await self._delivery.drain()
         if self._delivery.refusal is not None:
             self._refuse()

@@ -8,8 +8,8 @@ from millrace.client.errors import ConnectionLostError
 from millrace.client.options import ClientOptions
 from millrace.client.transport.answers import Subscriber
 from millrace.client.transport.channel import Channel
+from millrace.client.transport.client_guard import ClientGuard
 from millrace.client.transport.connection import Connection
-from millrace.client.transport.fork_guard import ForkGuard
 from millrace.model.address import Address
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
@@ -105,7 +105,7 @@ class FakeServer:
         self.channel = Channel(
             Address("fake", 1),
             options or ClientOptions(),
-            ForkGuard(),
+            ClientGuard(),
             clock=self.clock,
             chance=lambda: 0.0,
             connect=self._connect,

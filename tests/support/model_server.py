@@ -14,8 +14,8 @@ from typing import NamedTuple
 from millrace.client.errors import ServerUnreachableError
 from millrace.client.options import ClientOptions
 from millrace.client.transport.channel import Channel
+from millrace.client.transport.client_guard import ClientGuard
 from millrace.client.transport.connection import Connection
-from millrace.client.transport.fork_guard import ForkGuard
 from millrace.model.address import Address
 from millrace.model.event_block import unpack_block
 from millrace.model.key_range import KeyRange, equal_ranges
@@ -150,7 +150,7 @@ class ModelServer:
         return Channel(
             Address("model", 1),
             self.options,
-            ForkGuard(),
+            ClientGuard(),
             clock=self.clock,
             chance=lambda: 0.0,
             connect=self.connect,

@@ -12,7 +12,7 @@ from millrace.client.options import ClientOptions, parse_address
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.testing import TestServer
 from millrace.client.transport.channel import Channel
-from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.transport.client_guard import ClientGuard
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.position import Mark, Position
 
@@ -49,7 +49,7 @@ async def fill(client: Client, name: str, *, seed: int, blocks: int, large: bool
 
 
 def open_channel(server: TestServer) -> Channel:
-    return Channel(parse_address(server.address), ClientOptions(), ForkGuard())
+    return Channel(parse_address(server.address), ClientOptions(), ClientGuard())
 
 
 @pytest.mark.slow

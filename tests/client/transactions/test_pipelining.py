@@ -17,7 +17,7 @@ from millrace.client.options import Backoff, ClientOptions, parse_address
 from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.parts_writer import Part
 from millrace.client.transport.channel import Channel
-from millrace.client.transport.fork_guard import ForkGuard
+from millrace.client.transport.client_guard import ClientGuard
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.streams import TransactionsOptions
@@ -164,7 +164,7 @@ async def test_the_lease_is_kept_of_one_that_begins_late(tmp_path: Path) -> None
     clock = ManualClock()
     async with Server(server_options(tmp_path), clock=clock) as server, millrace.connect(server.address) as client:
         await client.create_stream(STREAM, FOUR)
-        channel = Channel(parse_address(server.address), ClientOptions(), ForkGuard(), clock=clock)
+        channel = Channel(parse_address(server.address), ClientOptions(), ClientGuard(), clock=clock)
         transactions = Transactions(channel, fetch_tails=client.stream_cuts)
 
         async def pass_minutes() -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from millrace.client.client import Client
 from millrace.client.errors import (
+    AnswerLostError,
+    AnswerTimeoutError,
     ClientClosedError,
     ConnectionLostError,
     OutcomeUnknownError,
@@ -176,6 +178,18 @@ async def test_a_request_without_an_answer_ends_at_its_time_limit() -> None:
     await channel.close()
 
 
+async def test_what_may_not_be_repeated_and_has_no_answer_in_time_may_have_been_done() -> None:
+    server = ModelServer()
+    channel = server.channel()
+    asking = asyncio.create_task(channel.request(m.SealStream(STREAM), repeatable=False, timeout_s=5))
+    await turns()
+    await server.clock.advance(5.1)
+    with pytest.raises(AnswerTimeoutError, match="within 5 s; what was asked for may have been done") as caught:
+        await asking
+    assert not caught.value.retriable
+    await channel.close()
+
+
 @pytest.mark.parametrize("repeatable", [True, False])
 async def test_what_may_not_be_repeated_has_an_unknown_outcome_once_it_was_sent(*, repeatable: bool) -> None:
     server = ModelServer()
@@ -187,7 +201,7 @@ async def test_what_may_not_be_repeated_has_an_unknown_outcome_once_it_was_sent(
     await server.clock.advance(1)
     if repeatable:
         await server.clock.advance(5)
-    with pytest.raises(RequestTimeoutError if repeatable else OutcomeUnknownError):
+    with pytest.raises(RequestTimeoutError if repeatable else AnswerLostError):
         await asking
     assert sum(isinstance(request, m.SealStream) for request in server.requests) == 1 + repeatable
     await channel.close()
