@@ -3,10 +3,15 @@
 `millrace` loads this when the first of them is used.
 """
 
+from millrace.client.admin.bookmarks import Bookmarks as Bookmarks
+from millrace.client.admin.bookmarks import Cursors as Cursors
 from millrace.client.admin.bookmarks import SavedCut as SavedCut
+from millrace.client.admin.cuts import CutRequest as CutRequest
 from millrace.client.admin.segments import ReadResult as ReadResult
 from millrace.client.admin.segments import SegmentInfo as SegmentInfo
+from millrace.client.admin.segments import Segments as Segments
 from millrace.client.client import Client as Client
+from millrace.client.client import ClientStatistics as ClientStatistics
 from millrace.client.client import connect as connect
 from millrace.client.errors import AnswerLostError as AnswerLostError
 from millrace.client.errors import AnswerTimeoutError as AnswerTimeoutError
@@ -68,12 +73,14 @@ from millrace.client.errors import WriterExcludedError as WriterExcludedError
 from millrace.client.errors import WriterExpiredError as WriterExpiredError
 from millrace.client.errors import WriterFencedError as WriterFencedError
 from millrace.client.errors import WrongLoopError as WrongLoopError
+from millrace.client.options import Backoff as Backoff
 from millrace.client.options import ClientOptions as ClientOptions
 from millrace.client.read.byte_reader import ByteReader as ByteReader
 from millrace.client.read.cut_resolution import Distance as Distance
 from millrace.client.read.ranges import SegmentRange as SegmentRange
 from millrace.client.read.reader import Reader as Reader
 from millrace.client.read.reader import ReaderOptions as ReaderOptions
+from millrace.client.read.segment_scan import SegmentScan as SegmentScan
 from millrace.client.read.streams_reader import StreamsReader as StreamsReader
 from millrace.client.transactions.branch import Branch as Branch
 from millrace.client.transactions.branch import BranchToken as BranchToken
@@ -89,6 +96,7 @@ from millrace.client.write.byte_writer import ByteWriter as ByteWriter
 from millrace.client.write.events import Stored as Stored
 from millrace.client.write.options import WriterOptions as WriterOptions
 from millrace.client.write.writer import Writer as Writer
+from millrace.client.write.writer import WriterStatistics as WriterStatistics
 from millrace.client.write.writer_info import Outcome as Outcome
 from millrace.client.write.writer_info import WriterInfo as WriterInfo
 from millrace.model.compression import Compression as Compression
@@ -96,6 +104,8 @@ from millrace.model.cut import HEAD as HEAD
 from millrace.model.cut import TAIL as TAIL
 from millrace.model.cut import Cut as Cut
 from millrace.model.cut import CutChoice as CutChoice
+from millrace.model.cut import PastCut as PastCut
+from millrace.model.cut import SavedPlace as SavedPlace
 from millrace.model.cut import StreamCut as StreamCut
 from millrace.model.cut import TimeCut as TimeCut
 from millrace.model.cut import parse_cut as parse_cut
@@ -111,6 +121,7 @@ from millrace.model.errors import RequestError as RequestError
 from millrace.model.event import Event as Event
 from millrace.model.event import EventPosition as EventPosition
 from millrace.model.exclusive_writer import ExclusiveWriter as ExclusiveWriter
+from millrace.model.key_range import KeyRange as KeyRange
 from millrace.model.lineage import Epoch as Epoch
 from millrace.model.lineage import History as History
 from millrace.model.policy import RetentionPolicy as RetentionPolicy

@@ -6,7 +6,7 @@ from typing import Any
 from millrace.client.read.byte_reader import ByteReader as AsyncByteReader
 from millrace.client.write.byte_writer import ByteWriter as AsyncByteWriter
 
-from .loop_thread import LoopThread
+from .loop_thread import LoopThread, repr_for_threads
 
 
 class ByteWriter(io.RawIOBase):
@@ -18,6 +18,10 @@ class ByteWriter(io.RawIOBase):
         # Closing a file of `io` flushes it once more.
         self._ended = False
         loop.call(writer.__aenter__)
+
+    def __repr__(self) -> str:
+        """Return what it is of, and its place."""
+        return repr_for_threads(self, getattr(self, "_writer", None))
 
     def writable(self) -> bool:
         """Yes."""
@@ -64,6 +68,10 @@ class ByteReader(io.RawIOBase):
         self._loop = loop
         self._reader = reader
         loop.call(reader.__aenter__)
+
+    def __repr__(self) -> str:
+        """Return what it is of, and its place."""
+        return repr_for_threads(self, getattr(self, "_reader", None))
 
     def readable(self) -> bool:
         """Yes."""

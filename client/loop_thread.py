@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from millrace.client.transport.fork_guard import ForkGuard
+from millrace.model.shown import PublicNames
 
 from .errors import ClientClosedError, WrongLoopError
 from .event_loop import new_event_loop
@@ -141,12 +142,16 @@ def _closed() -> ClientClosedError:
     return ClientClosedError("the client was closed")
 
 
-class Blocking(Generic[A_co]):
+class Blocking(PublicNames, Generic[A_co]):
     """A proxy, for threads, of `target`, which belongs to the loop."""
 
     def __init__(self, loop: LoopThread, target: A_co) -> None:
         self._loop = loop
         self._target = target
+
+    def __repr__(self) -> str:
+        """Return what its target says of itself."""
+        return repr_for_threads(self, getattr(self, "_target", None))
 
 
 class Opened(Blocking[A_co]):
@@ -185,6 +190,13 @@ class Opened(Blocking[A_co]):
     def close(self) -> None:
         """Close, as leaving `with` does; closing again does nothing."""
         self.__exit__(None, None, None)
+
+
+def repr_for_threads(proxy: object, target: object) -> str:
+    """Return what a target says of itself, as of its proxy; it is None where the proxy was not made."""
+    if target is None:
+        return f"<millrace.blocking.{type(proxy).__name__} not made>"
+    return repr(target).replace("<millrace.", "<millrace.blocking.", 1)
 
 
 def waited(method: Callable[Concatenate[A, P], Awaitable[T]]) -> Callable[Concatenate[Blocking[A], P], T]:

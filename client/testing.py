@@ -80,6 +80,11 @@ class TestServer:
         self._address = ""
         self._console_address = ""
 
+    def __repr__(self) -> str:
+        """Return where it is, and whether it runs."""
+        state = "running" if self._process is not None else "stopped"
+        return f"<millrace.testing.TestServer at {self._address or self._listen}, {state}>"
+
     @property
     def address(self) -> str:
         """Host and port of the data port; the same after a restart."""

@@ -25,6 +25,7 @@ from .limits import SEGMENTS_PER_STREAM_MAX
 from .names import checked_stream_name
 from .position import Position
 from .quantities import UNIX_EPOCH, parse_duration, parse_moment, unix_us_of
+from .shown import PublicNames, ShortRepr
 
 _POSITION: Final = re.compile(r"(\d{1,20}):(\d{1,20})\.(\d{1,10})", re.ASCII)
 _UNSIGNED_64: Final = 1 << 64
@@ -37,7 +38,7 @@ CHOICE_FORMS: Final = (
 """What `parse_choice` reads, for people."""
 
 
-class SpecialCut(Enum):
+class SpecialCut(PublicNames, Enum):
     """The two cuts that every stream has."""
 
     HEAD = "head"
@@ -54,8 +55,8 @@ HEAD: Final = SpecialCut.HEAD
 TAIL: Final = SpecialCut.TAIL
 
 
-@dataclass(frozen=True, slots=True)
-class StreamCut:
+@dataclass(frozen=True, slots=True, repr=False)
+class StreamCut(ShortRepr):
     """A position in each of some segments of a stream. Hashable; equal cuts have equal texts.
 
     Attributes:
@@ -118,8 +119,8 @@ class StreamCut:
 Cut = StreamCut | SpecialCut
 
 
-@dataclass(frozen=True, slots=True)
-class TimeCut:
+@dataclass(frozen=True, slots=True, repr=False)
+class TimeCut(ShortRepr):
     """The cut at an event time, as of when it is used.
 
     Event times need not ascend in a segment, so it is another place as a start than as an end, and inclusive as both:
@@ -153,8 +154,8 @@ class TimeCut:
             return str(self.unix_us)
 
 
-@dataclass(frozen=True, slots=True)
-class PastCut:
+@dataclass(frozen=True, slots=True, repr=False)
+class PastCut(ShortRepr):
     """The cut at an event time that lies so long before the moment in which it is used.
 
     Attributes:
@@ -179,8 +180,8 @@ class SavedKind(Enum):
     CURSOR = "cursor"
 
 
-@dataclass(frozen=True, slots=True)
-class SavedPlace:
+@dataclass(frozen=True, slots=True, repr=False)
+class SavedPlace(ShortRepr):
     """The cut that the server keeps under a name when it is used: `bookmark:NAME` or `cursor:NAME`."""
 
     kind: SavedKind

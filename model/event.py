@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Self
 
+from .shown import short
+
 
 class EventPosition(NamedTuple):
     """Where an event is: the event of that index in the block at that offset of that segment."""
@@ -76,4 +78,7 @@ class Event(_Items):
         return type(self)(**{name: getattr(self, name) for name in _FIELDS} | changes)
 
     def __repr__(self) -> str:
-        return f"Event({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIELDS)})"
+        return f"Event({', '.join(f'{name}={short(getattr(self, name))}' for name in _FIELDS)})"
+
+    def __dir__(self) -> list[str]:
+        return [*_FIELDS, "position"]

@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 from .errors import CutInvalidError
 from .html_table import html_table, shown_keys, shown_time
 from .key_range import KeyRange, covers_once, key_place
+from .shown import ShortRepr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ class StreamPart:
         return 0 < self.sealed_epoch <= other.epoch and self.overlaps(other)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Epoch(ShortRepr):
     """A time between two scalings of a stream.
 
     Attributes:

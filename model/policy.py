@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar
 
 from .errors import InvalidArgumentError
 from .limits import SEGMENTS_PER_STREAM_MAX
+from .shown import ShortRepr
 
 TAGS_COUNT_MAX: Final = 64
 TAG_SIZE_BYTES_MAX: Final = 100
@@ -205,8 +206,8 @@ class RetentionPolicy:
         return cls(kind=content.get("kind"), **bounds)  # type: ignore[arg-type]  # checked when it is made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamConfig:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StreamConfig(ShortRepr):
     """Configuration of a stream.
 
     Attributes:

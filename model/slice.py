@@ -18,6 +18,7 @@ from .cut import HEAD, TAIL, CutChoice, SavedPlace, StreamCut, parse_choice
 from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .key_range import key_place
 from .names import checked_stream_name
+from .shown import ShortRepr
 
 _POSITIONS: Final = re.compile(r"\d+:\d+\.", re.ASCII)
 _MARKS: Final = re.compile(r"[%#]|\.(?=\.|$)|(?<=\.)\.|^ | $")
@@ -25,8 +26,8 @@ _MARKS: Final = re.compile(r"[%#]|\.(?=\.|$)|(?<=\.)\.|^ | $")
 _FORM: Final = "STREAM@START..END or STREAM@START..END#KEY"
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+@dataclass(frozen=True, slots=True, repr=False)
+class Slice(ShortRepr):
     """The events of a stream from a start to an end, of all keys or of one.
 
     Attributes:

@@ -15,6 +15,7 @@ from .key_range import KEY_SPACE, KeyRange
 from .lineage import Lineage, StreamPart
 from .policy import StreamConfig
 from .position import START, Mark, Position
+from .shown import ShortRepr
 
 FLOAT_ERROR: Final = 1 << 12
 """How far a float near 1 may be from the border that it means, out of 2^64: two of its steps."""
@@ -51,8 +52,8 @@ class StreamSegment(StreamPart):
         return self.key_range.fractions[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamInfo:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class StreamInfo(ShortRepr):
     """A stream as it was when the server answered.
 
     Attributes:

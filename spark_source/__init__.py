@@ -42,3 +42,7 @@ __all__ = [
     "cut_of",
     "cuts_of",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,7 +8,7 @@ Setting a cursor is part of reading, so it outlives outages as a reader does.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event
 from millrace.model.html_table import html_table, shown_time
+from millrace.model.shown import Handle, ShortRepr
 from millrace.model.slice import Slice
 from millrace.wire import messages as m
 
@@ -30,8 +31,8 @@ UseCuts = Callable[
 """Resolves cuts of a stream and asks the server something of them, again if it is truncated in between."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedCut:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SavedCut(ShortRepr):
     """A cut under a name.
 
     Attributes:
@@ -53,7 +54,7 @@ class CutList(list[SavedCut]):
         return html_table("saved cuts", ("name", "cut", "saved"), rows)
 
 
-class _SavedCuts:
+class _SavedCuts(Handle):
     """The saved cuts of one kind of one stream.
 
     Args:
@@ -68,6 +69,9 @@ class _SavedCuts:
         self._kind = kind
         self._use_cuts = use_cuts
         self._save_timeout_s = save_timeout_s
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {self.stream} at {self._channel.address}"
 
     async def list(self) -> CutList:
         """Return all of them, in the order of their names.

@@ -5,7 +5,7 @@ resolved again, so a segment that was deleted and created again is found.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -16,6 +16,7 @@ from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.model.names import checked_name
+from millrace.model.shown import Handle, ShortRepr
 from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
@@ -44,8 +45,8 @@ class SegmentInfo:
     sealed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReadResult(ShortRepr):
     """Bytes that were read.
 
     Attributes:
@@ -100,13 +101,16 @@ def checked_payload(data: Buffer) -> Buffer:
     return data
 
 
-class Segments:
+class Segments(Handle):
     """The segments of a server: `client.segments`."""
 
     def __init__(self, *, writes: Channel, reads: Channel) -> None:
         self._writes = writes
         self._reads = reads
         self._ids: dict[str, int] = {}
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {self._writes.address}"
 
     async def create(self, name: str) -> SegmentInfo:
         """Create a segment.

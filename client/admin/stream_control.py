@@ -1,19 +1,20 @@
 """The streams of a server: made, described, changed, scaled, truncated and deleted; and cuts of them."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from millrace.client.read.cut_resolution import Distance, distance
 from millrace.client.streams import fetch_history, stream_info
-from millrace.client.transport.channel import Channel
+from millrace.client.transport.channel import Channel, ChannelState
 from millrace.model.cut import HEAD, CutChoice, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.lineage import History, StreamPart, parts_of_history
 from millrace.model.names import checked_stream_name
 from millrace.model.policy import StreamConfig
 from millrace.model.selection import Selection
+from millrace.model.shown import Handle
 from millrace.model.stream import Border, StreamInfo, scaled_ranges
 from millrace.wire import messages as m
 
@@ -21,8 +22,15 @@ from .bookmarks import Bookmarks, Cursors
 from .cuts import CutRequest, Cuts
 from .readers import Readers
 
+_STATES: Final = {
+    ChannelState.IDLE: "not connected",
+    ChannelState.CONNECTING: "connecting",
+    ChannelState.READY: "connected",
+    ChannelState.CLOSED: "closed",
+}
 
-class StreamControl:
+
+class StreamControl(Handle):
     """What a client does with streams as a whole: a base of `Client`."""
 
     def __init__(self, *, writes: Channel, reads: Channel) -> None:
@@ -30,6 +38,12 @@ class StreamControl:
         self._reads = reads
         self._cuts = Cuts(writes=writes, reads=reads)
         self._readers = Readers(writes=writes, reads=reads, cuts=self._cuts)
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {self._writes.address}"
+        yield _STATES[self._writes.state]
+        if self._writes.waits.current is not None:
+            yield f"waiting: {self._writes.waits.current.reason}"
 
     async def create_stream(
         self, name: str, configuration: StreamConfig | None = None, *, cursors: Iterable[str] = ()

@@ -8,6 +8,7 @@ While the server is away a read waits; an end to that is `ClientOptions.outage_t
 
 import io
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +23,7 @@ from millrace.client.errors import (
 from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.model.shown import Handle
 from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
 from millrace.wire.limits import KIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
@@ -29,7 +31,7 @@ from millrace.wire.limits import KIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 READ_AHEAD_BYTES: Final = 256 * KIB
 
 
-class ByteReader:
+class ByteReader(Handle):
     """Reads bytes of a byte stream, from any place. Made by `client.byte_reader`; an async context manager.
 
     One task at a time may use it.
@@ -43,6 +45,10 @@ class ByteReader:
         self._segment_id = 0
         # Bytes that were read ahead; they start at `_offset`.
         self._ahead = memoryview(b"")
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {self.stream} at {self._channel.address}"
+        yield f"at {self._offset:,}"
 
     async def __aenter__(self) -> Self:
         """Find the stream.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from millrace.model.event import Event
 from millrace.model.extras import needs
+from millrace.model.shown import Handle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,7 +18,7 @@ INFER_COUNT: Final = 1000
 """From how many events the columns of JSON values are inferred by default."""
 
 
-class EventReader(ABC):
+class EventReader(Handle, ABC):
     """An iterator of the events of blocks, to be left with `async with`. Belongs to one event loop.
 
     One task at a time may wait for it.

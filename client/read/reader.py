@@ -34,6 +34,7 @@ from millrace.model.errors import BlockCorruptError, InvalidArgumentError, Millr
 from millrace.model.event import Event
 from millrace.model.lineage import Lineage, StreamPart, parts_of_history
 from millrace.model.position import START, Position
+from millrace.model.shown import short
 from millrace.model.slice import Slice
 from millrace.model.stream import StreamInfo
 from millrace.wire.limits import KIB, MIB
@@ -119,6 +120,14 @@ class Reader(EventReader):
         self._indexes: Sequence[int] = ()
         # Segments that are read no further, though they may hold more: `stop_before`.
         self._stopped: set[int] = set()
+
+    _unlisted = frozenset({"begin", "leave", "on_change", "poll", "rest", "take_batch"})
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {self.stream} at {self._channel.address}"
+        if self.key is not None:
+            yield f"key {short(self.key)}"
+        yield "closed" if self._closed else "at its end" if self.is_over else "open"
 
     async def __aenter__(self) -> Self:
         """Begin to fetch."""

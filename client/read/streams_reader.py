@@ -8,7 +8,7 @@ that are deleted leave.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +17,7 @@ from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.event import Event
+from millrace.model.shown import short
 from millrace.model.slice import Slice
 
 from .block_stream import PlacedBlock
@@ -84,6 +85,10 @@ class StreamsReader(EventReader):
         # The block that is being handed out; `_events` is the rest of its events.
         self._current: tuple[_Member, PlacedBlock] | None = None
         self._stream_of: dict[int, str] = {}
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {short(tuple(self._members))} at {self._channel.address}"
+        yield "closed" if self._closed else "open"
 
     async def __aenter__(self) -> Self:
         """Begin to fetch."""

@@ -11,7 +11,7 @@ only if the commit lists its token. Who fails starts over with another branch: o
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from secrets import randbits
 
@@ -19,6 +19,7 @@ from millrace.client.errors import BranchTokenError, ClientClosedError
 from millrace.client.transport.channel import Channel
 from millrace.client.write.options import WriterOptions
 from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.model.shown import short
 from millrace.wire import messages as m
 
 from .beginning import Beginning
@@ -73,6 +74,12 @@ class Branch(BranchWriter):
         # Why what was written is lost, unless it was finished.
         self._end_error: MillraceError | None = None
         self._open_writers(beginning, identity, branch=self.branch)
+
+    _unlisted = frozenset({"end"})
+
+    def _facts(self) -> Iterator[str]:
+        yield f"{self.branch} of transaction {self.number} over {short(self.streams)} at {self._channel.address}"
+        yield "finished" if self.token is not None else "open" if self._refusal is None else "ended"
 
     async def finish(self) -> BranchToken:
         """Flush, and return the token that a commit takes; nothing is written after it. Finishing again is the same.

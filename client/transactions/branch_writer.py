@@ -14,6 +14,7 @@ from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
 from millrace.model.block_packing import Headers, Timestamps
 from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.model.shown import Handle
 
 from .beginning import Beginning
 from .identities import Identities, WriterIdentity
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class BranchWriter(ABC):
+class BranchWriter(Handle, ABC):
     """What takes the events of a branch; belongs to one event loop.
 
     Args:

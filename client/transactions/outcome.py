@@ -11,6 +11,7 @@ from millrace.client.transport.channel import Channel
 from millrace.model.cut import StreamCut
 from millrace.model.errors import MillraceError
 from millrace.model.quantities import UNIX_EPOCH
+from millrace.model.shown import ShortRepr
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 
@@ -37,8 +38,8 @@ _STATES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionOutcome:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TransactionOutcome(ShortRepr):
     """A transaction as the server knows it.
 
     Attributes:
@@ -90,8 +91,8 @@ class ListedTransaction:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Committed(ShortRepr):
     """What a commit did.
 
     Attributes:

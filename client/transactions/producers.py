@@ -6,11 +6,12 @@ from millrace.client.transport.channel import Channel
 from millrace.model.names import checked_holder, checked_writer_id
 from millrace.model.producer import NO_HOLDER, NO_RUN
 from millrace.model.sequence_row import NO_SEQUENCE
+from millrace.model.shown import ShortRepr
 from millrace.wire import messages as m
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerInfo:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ProducerInfo(ShortRepr):
     """What the server knows of a producer.
 
     Attributes:

@@ -15,7 +15,7 @@ process.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
@@ -37,6 +37,7 @@ from millrace.client.write.options import WriterOptions
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
 from millrace.model.producer import Producer
+from millrace.model.shown import short
 from millrace.model.transaction import IMPLICIT_BRANCH
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
@@ -105,6 +106,15 @@ class Transaction(BranchWriter):
         self._branches: dict[int, Branch | BranchToken] = {}
         self._moves: dict[tuple[str, str], m.CursorMove] = {}
         self._committed: Committed | None = None
+
+    def _facts(self) -> Iterator[str]:
+        yield f"over {short(self.streams)} at {self._channel.address}"
+        if self.name is not None:
+            yield short(self.name)
+        elif self._beginning is not None:
+            yield f"number {self.number}"
+        is_left = self.state is TransactionState.UNKNOWN and not isinstance(self._refusal, NotOpenError)
+        yield "left" if is_left else "not begun" if self.state is TransactionState.UNKNOWN else self.state.value
 
     # --- life ---
 

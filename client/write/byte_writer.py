@@ -10,6 +10,7 @@ connection, and stored once, however long the server was away; an end to that is
 """
 
 import asyncio
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
@@ -22,6 +23,7 @@ from millrace.client.errors import (
     SegmentSealedError,
     StreamSealedError,
     WriterExpiredError,
+    state_of,
 )
 from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.answers import FutureAppend
@@ -29,6 +31,7 @@ from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import may_resend
 from millrace.model.checksum import Buffer
 from millrace.model.errors import MillraceError
+from millrace.model.shown import Handle, short
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
@@ -39,7 +42,7 @@ APPEND_SIZE_BYTES: Final = 4 * MIB
 BUFFER_BYTES_HIGH: Final = 16 * MIB
 
 
-class ByteWriter:
+class ByteWriter(Handle):
     """Writes bytes at the end of a byte stream. Made by `client.byte_writer`; an async context manager."""
 
     def __init__(
@@ -69,6 +72,13 @@ class ByteWriter:
         # Set when there is more in the buffer, or more is durable, or the writer has failed.
         self._changed = asyncio.Event()
         self._failure: MillraceError | None = NotOpenError("the writer was not opened yet: use `async with`")
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {self.stream} at {self._channel.address}"
+        if self._writer_id:
+            yield f"id {short(self._writer_id)}"
+        yield state_of(self._failure)
+        yield f"at {self.tell():,}"
 
     async def __aenter__(self) -> Self:
         """Open the writer at the end of the stream; an older one of the same id is fenced from now on.

@@ -19,7 +19,7 @@ was fenced stays so.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,12 +27,13 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, StreamNotFoundError
+from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, StreamNotFoundError, state_of
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers
 from millrace.model.cut import StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.sequence_row import SEQUENCE_MAX
+from millrace.model.shown import Handle, short
 from millrace.wire import messages as m
 
 from .arguments import check_size, check_timestamp, headers_by_index, owned
@@ -59,7 +60,7 @@ class WriterStatistics:
     reroutes: int
 
 
-class Writer:
+class Writer(Handle):
     """Writes events to one stream. Made by `client.writer`; an async context manager; belongs to one event loop."""
 
     def __init__(
@@ -94,6 +95,16 @@ class Writer:
         self._delivery = Delivery(channel, stream, options, limit_s=limit_s)
         self._targets = self._delivery.targets
         self._sequences = NO_SEQUENCES
+
+    _unlisted = frozenset({"note_failure"})
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {self.stream} at {self._channel.address}"
+        if self.writer_id is not None:
+            yield f"id {short(self.writer_id)}"
+        yield state_of(self._delivery.refusal)
+        if self._delivery.pending_bytes:
+            yield f"{self._delivery.pending_bytes:,} bytes pending"
 
     # --- life ---
 

@@ -9,6 +9,7 @@ from millrace.client.transport.retry import Retry
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.sequence_row import SequenceRow
+from millrace.model.shown import ShortRepr
 from millrace.wire import messages as m
 
 from .routing import place_of
@@ -23,8 +24,8 @@ class Outcome(StrEnum):
     """It was known once: the writer was idle for too long since."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterInfo:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WriterInfo(ShortRepr):
     """A named writer and one stream.
 
     Attributes:

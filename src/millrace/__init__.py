@@ -26,7 +26,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{name}")
     names = vars(import_module(f"{__name__}.client.api"))
     if name == "__all__":
-        return sorted([*_MODULES, *(each for each in names if not each.startswith("_"))])
+        # Where pytest has rewritten the module, there are names in it that are none.
+        public = (each for each in names if each.isidentifier() and not each.startswith("_"))
+        return sorted([*_MODULES, *public])
     if name.startswith("_") or name not in names:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = names[name]
@@ -34,4 +36,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__getattr__("__all__")})
+    names: list[str] = __getattr__("__all__")
+    return names

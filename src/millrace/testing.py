@@ -7,3 +7,7 @@ from millrace.client.chaos import Action, Chaos, Disturbance, chaos
 from millrace.client.testing import TestServer, server
 
 __all__ = ["Action", "Chaos", "Disturbance", "TestServer", "chaos", "server"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,75 @@
+"""How values and handles show themselves: a `repr` that stays short, and a `dir` of public names.
+
+A `repr` is read in logs, tracebacks and shells. It never holds a token, and never a whole value of a user, which may be
+megabytes; and it never raises, whatever the state of its object.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, Final, cast
+
+BYTES_MAX: Final = 40
+"""Of bytes, and characters of text, so many are shown."""
+ITEMS_MAX: Final = 5
+"""Of a collection so many items are shown."""
+
+
+def short(value: object) -> str:
+    """Return the `repr` of a value, with so much left out that it is short; how much is said."""
+    if isinstance(value, bytes | str) and len(value) > BYTES_MAX:
+        return f"{value[:BYTES_MAX]!r}... ({len(value):,} {'bytes' if isinstance(value, bytes) else 'characters'})"
+    if isinstance(value, Mapping):
+        return f"{{{_items((f'{short(key)}: {short(each)}' for key, each in value.items()), len(value))}}}"
+    if type(value) is tuple:
+        comma = "," if len(value) == 1 else ""
+        return f"({_items(map(short, value), len(value))}{comma})"
+    if isinstance(value, list):
+        return f"[{_items(map(short, value), len(value))}]"
+    return repr(value)
+
+
+def _items(texts: Iterable[str], count: int) -> str:
+    shown = [text for text, _ in zip(texts, range(ITEMS_MAX), strict=False)]
+    return ", ".join(shown if count <= ITEMS_MAX else [*shown, f"... {count - ITEMS_MAX:,} more"])
+
+
+class PublicNames:
+    """What shows its public names in `dir`, and in the completion of shells."""
+
+    __slots__ = ()
+
+    _unlisted: ClassVar[frozenset[str]] = frozenset()
+    """Public for other modules of Millrace only."""
+
+    def __dir__(self) -> list[str]:
+        """Return the public names."""
+        return sorted(name for name in super().__dir__() if not name.startswith("_") and name not in self._unlisted)
+
+
+class ShortRepr(PublicNames):
+    """A dataclass, made with `repr=False`, whose fields may hold much."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Return the call that would make it, with long values cut."""
+        shown = (f"{each.name}={short(getattr(self, each.name))}" for each in fields(cast("Any", self)) if each.repr)
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Handle(PublicNames):
+    """What a user holds and uses: a client, a reader, a writer, a transaction."""
+
+    __slots__ = ()
+
+    def _facts(self) -> Iterator[str]:
+        """Yield what it is of, where, and in which state."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Return what it is of and in which state."""
+        try:
+            facts = list(self._facts())
+        except AttributeError:
+            facts = ["not made"]  # an error has ended its `__init__`
+        return f"<millrace.{type(self).__name__} {', '.join(facts)}>"
