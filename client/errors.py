@@ -108,7 +108,7 @@ class _Answer(RequestError):  # noqa: N818  # a base that is never raised
 
 
 class SegmentNotFoundError(_Answer, codes=[ErrorCode.SEGMENT_NOT_FOUND]):
-    """There is no such segment."""
+    """There is no such segment: it was never created, or is deleted. The text names it."""
 
 
 class SegmentExistsError(_Answer, codes=[ErrorCode.SEGMENT_EXISTS]):
@@ -116,7 +116,7 @@ class SegmentExistsError(_Answer, codes=[ErrorCode.SEGMENT_EXISTS]):
 
 
 class SegmentSealedError(_Answer, codes=[ErrorCode.SEGMENT_SEALED]):
-    """The segment takes no more appends."""
+    """The segment takes no more appends. A writer of a stream never meets this: it writes to the successors."""
 
 
 class StreamSealedError(SegmentSealedError, codes=[ErrorCode.STREAM_SEALED]):
@@ -124,7 +124,7 @@ class StreamSealedError(SegmentSealedError, codes=[ErrorCode.STREAM_SEALED]):
 
 
 class StreamNotSealedError(_Answer, codes=[ErrorCode.STREAM_NOT_SEALED]):
-    """Only a sealed stream can be deleted."""
+    """Only a sealed stream can be deleted: seal it first."""
 
 
 class SegmentTruncatedError(_Answer, codes=[ErrorCode.SEGMENT_TRUNCATED]):
@@ -164,7 +164,10 @@ class AttributesFullError(_Answer, codes=[ErrorCode.ATTRIBUTES_FULL]):
 
 
 class PipelineBrokenError(_Answer, codes=[ErrorCode.PIPELINE_BROKEN]):
-    """An append before it in the same pipeline failed; this one was not stored."""
+    """An append before it in the same pipeline failed; this one was not stored.
+
+    Nothing is done twice by making it again; but it was to follow the one that failed, so look at that one first.
+    """
 
 
 class WriterFencedError(_Answer, codes=[ErrorCode.WRITER_FENCED, ErrorCode.WRITER_UNKNOWN]):
@@ -183,7 +186,7 @@ class WriterExpiredError(_Answer, codes=[ErrorCode.WRITER_EXPIRED]):
 
 
 class EventNumberError(_Answer, codes=[ErrorCode.EVENT_NUMBER_GAP, ErrorCode.EVENT_NUMBER_OVERLAP]):
-    """Event numbers that leave a gap or overlap what is stored."""
+    """Event numbers that leave a gap or overlap what is stored: a fault of a program that numbers appends itself."""
 
 
 class SequencesRefusedError(_Answer, codes=[ErrorCode.SEQUENCES_REFUSED]):
@@ -213,7 +216,7 @@ class TailChangedError(_Answer, codes=[ErrorCode.TAIL_CHANGED]):
 
 
 class StreamNotFoundError(_Answer, codes=[ErrorCode.STREAM_NOT_FOUND]):
-    """There is no such stream."""
+    """There is no such stream: it was never created, or is deleted. The text names it."""
 
 
 class StreamExistsError(_Answer, codes=[ErrorCode.STREAM_EXISTS]):
@@ -221,7 +224,10 @@ class StreamExistsError(_Answer, codes=[ErrorCode.STREAM_EXISTS]):
 
 
 class EpochChangedError(_Answer, codes=[ErrorCode.EPOCH_CHANGED]):
-    """The stream was scaled since this client asked for its segments: it asks again. Nothing was changed."""
+    """The stream was scaled since this client asked for its segments. Nothing was changed.
+
+    The client asks for them again by itself; a caller meets this only if the stream is scaled faster than that.
+    """
 
 
 class TransactionUnknownError(_Answer, codes=[ErrorCode.TRANSACTION_UNKNOWN]):
@@ -343,7 +349,7 @@ class DeliveryTimeoutError(OutcomeUnknownError, TimeoutError):
 
 
 class AuthenticationError(_Answer, codes=[ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN]):
-    """No token, a wrong token, or one that does not allow this."""
+    """No token, a wrong token, or one that does not allow this. Give the right one to `connect(token=)`."""
 
 
 class ServerFailedError(_Answer, codes=[ErrorCode.PROTOCOL, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INTERNAL]):

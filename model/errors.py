@@ -87,15 +87,15 @@ class RequestError(MillraceError):
 
 
 class InvalidArgumentError(RequestError, ValueError):
-    """A request that can never succeed."""
+    """A request that can never succeed: the text says what was wrong, and what would be right. Nothing was done."""
 
 
 class InvalidNameError(InvalidArgumentError):
-    """A name outside the one rule of names."""
+    """A name outside the one rule of names; the text says which part of it. Nothing was done."""
 
 
 class EventTooLargeError(InvalidArgumentError):
-    """An event or append above the limits."""
+    """An event or append above the limits. It was not taken, and the writer remains usable."""
 
 
 class CutInvalidError(InvalidArgumentError):
@@ -124,4 +124,8 @@ class MissingExtraError(MillraceError, ImportError):
 
 
 class BlockCorruptError(MillraceError, ValueError):
-    """Bytes in a stream that are no event block."""
+    """Bytes in a stream that are no event block, or one that was damaged; the text says where.
+
+    They were written by something else than a writer, such as a raw append, or are damaged. Read on after them, or read
+    the bytes with `client.segments`.
+    """

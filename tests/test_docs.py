@@ -44,6 +44,7 @@ PAGES = (
     "docs/applications/word-count.md",
     "docs/architecture.md",
     "docs/data-tools.md",
+    "docs/errors.md",
     "docs/operations.md",
     "docs/settings.md",
     "docs/streams.md",

@@ -117,7 +117,7 @@ class Segments(Handle):
 
         Raises:
             SegmentExistsError: there is one of that name.
-            OutcomeUnknownError: the connection was lost before the answer.
+            AnswerLostError, AnswerTimeoutError: it was sent, and no answer came: it may have been done.
         """
         reply = await self._writes.request(m.CreateSegment(checked_segment_name(name)), repeatable=False)
         self._remember(name, reply.segment_id)
@@ -137,7 +137,7 @@ class Segments(Handle):
             SegmentSealedError, SegmentNotFoundError, ThrottledError: nothing was stored.
             PipelineBrokenError: an append of this client to the same segment failed while this one, which has no
                 condition, was on its way after it; nothing was stored.
-            OutcomeUnknownError: the connection was lost before the answer.
+            AnswerLostError, AnswerTimeoutError: it was sent, and no answer came: it may have been done.
         """
         data, expected = checked_payload(data), _checked_expected(expected_offset)
         return await self._with_id(
@@ -266,7 +266,7 @@ class Segments(Handle):
         Raises:
             AttributeConditionFailedError: it has another value; nothing was changed.
             AttributesFullError: the attributes of the segment, or of all segments, would get too large.
-            OutcomeUnknownError: the connection was lost before the answer.
+            AnswerLostError, AnswerTimeoutError: it was sent, and no answer came: it may have been done.
         """
         message = m.SetAttribute(
             segment_id=await self._resolve(name),
