@@ -511,12 +511,3 @@ def error_of_reply(reply: m.ErrorReply) -> RequestError:
     )
     cls = CLASS_OF_CODE.get(reply.code, RequestError)
     return cls(facts)
-
-
-def state_of(refusal: Exception | None) -> str:
-    """Return in a word or two the state of what takes nothing more for a reason, or takes all if there is none."""
-    if refusal is None:
-        return "open"
-    if isinstance(refusal, NotOpenError):
-        return "not open yet"
-    return "closed" if isinstance(refusal, ClientClosedError) else f"failed with {type(refusal).__name__}"

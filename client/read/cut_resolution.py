@@ -14,13 +14,14 @@ from millrace.client.errors import CutTruncatedError, OffsetBeyondEndError
 from millrace.client.transport.channel import Channel
 from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_scan import fields_at
-from millrace.model.cut import HEAD, TAIL, Cut, StreamCut
+from millrace.model.cut import CHOICE_FORMS, HEAD, TAIL, Cut, StreamCut
 from millrace.model.errors import CutInvalidError, ErrorFacts, InvalidArgumentError
 from millrace.model.event import Event, EventPosition
 from millrace.model.event_block import unpack_block
 from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.position import START_MARK, Mark, Position
 from millrace.model.shares import shares_of
+from millrace.model.shown import short
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
@@ -58,7 +59,8 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
         return stream.head()
     if cut is TAIL:
         return stream.tail()
-    assert isinstance(cut, StreamCut)
+    if not isinstance(cut, StreamCut):
+        raise CutInvalidError(f"{short(cut)} is no place in a stream: write {CHOICE_FORMS}")
     if cut.stream != stream.name:
         raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {stream.name}")
     listed = stream.lineage()

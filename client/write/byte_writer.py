@@ -23,7 +23,6 @@ from millrace.client.errors import (
     SegmentSealedError,
     StreamSealedError,
     WriterExpiredError,
-    state_of,
 )
 from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.answers import FutureAppend
@@ -36,6 +35,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
 from .leaving import leave
+from .life import check_new, state_of
 from .options import delivery_limit_s
 
 APPEND_SIZE_BYTES: Final = 4 * MIB
@@ -86,8 +86,10 @@ class ByteWriter(Handle):
         Raises:
             StreamNotFoundError, StreamSealedError: nothing can be written.
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
-            InvalidArgumentError: the stream has, or had, more than one segment.
+            InvalidArgumentError: the stream has, or had, more than one segment; or the writer is open already.
+            ClientClosedError, MillraceError: it was opened before, and closed, or has failed.
         """
+        check_new(self._failure)
         info = await fetch_byte_stream(self._channel, self.stream)
         if info.sealed:
             raise StreamSealedError(f"{self.stream} is sealed")

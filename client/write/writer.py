@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, StreamNotFoundError, state_of
+from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, StreamNotFoundError
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers
 from millrace.model.cut import StreamCut
@@ -40,6 +40,7 @@ from .arguments import check_size, check_timestamp, headers_by_index, owned
 from .delivery import Delivery
 from .events import EVENT_COST_BYTES, Call, Events, Stored, order_of
 from .leaving import leave
+from .life import check_new, state_of
 from .opening import open_writer
 from .options import WriterOptions, delivery_limit_s
 from .reroute import Rerouter, split_events
@@ -130,7 +131,10 @@ class Writer(Handle):
             TailChangedError: this one is to be exclusive, and the stream does not end at `expected`.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
             ServerUnreachableError: no server answered for so long; an outage is waited out from the opening on.
+            ClientClosedError, MillraceError: it was opened before, and closed, or has failed.
+            InvalidArgumentError: it is open.
         """
+        check_new(self._delivery.refusal)
         opening = await open_writer(
             self._channel,
             self.stream,

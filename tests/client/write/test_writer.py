@@ -414,3 +414,21 @@ async def test_a_forked_child_cannot_write(client: Client, name: str) -> None:
 async def test_options_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         WriterOptions(**wrong)  # type: ignore[arg-type]  # only numbers here
+
+
+async def test_a_writer_is_opened_once(client: Client, name: str) -> None:
+    """Opened again it would take events that nothing sends."""
+    await client.create_stream(name)
+    async with client.writer(name, writer_id="w") as writer:
+        with pytest.raises(InvalidArgumentError, match="open already"):
+            await writer.open()
+        await writer.write(b"1")
+    with pytest.raises(ClientClosedError):
+        await writer.open()
+
+    await client.create_stream(f"{name}-bytes")
+    async with client.byte_writer(f"{name}-bytes") as file:
+        with pytest.raises(InvalidArgumentError, match="open already"):
+            await file.__aenter__()
+    with pytest.raises(ClientClosedError):
+        await file.__aenter__()

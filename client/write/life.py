@@ -1,0 +1,26 @@
+"""The life of a writer, which is told by why it takes nothing: it is not open yet, or was closed, or has failed."""
+
+from millrace.client.errors import ClientClosedError, NotOpenError
+from millrace.model.errors import InvalidArgumentError, MillraceError
+
+
+def state_of(refusal: MillraceError | None) -> str:
+    """Return in a few words the state of what takes nothing for a reason, or everything if there is none."""
+    if refusal is None:
+        return "open"
+    if isinstance(refusal, NotOpenError):
+        return "not open yet"
+    return "closed" if isinstance(refusal, ClientClosedError) else f"failed with {type(refusal).__name__}"
+
+
+def check_new(refusal: MillraceError | None) -> None:
+    """Raise unless a writer is not open yet: each is opened once.
+
+    Raises:
+        InvalidArgumentError: it is open.
+        MillraceError: it was closed, or has failed.
+    """
+    if refusal is None:
+        raise InvalidArgumentError("the writer is open already: a writer is opened once")
+    if not isinstance(refusal, NotOpenError):
+        raise refusal.with_traceback(None)
