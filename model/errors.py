@@ -55,7 +55,8 @@ class MillraceError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy it with its attributes and its cause, which `BaseException` leaves out."""
-        made_by, arguments = super().__reduce__()[:2]
+        reduced: tuple[Any, ...] = super().__reduce__()  # type: ignore[assignment]  # a tuple for errors, never a text
+        made_by, arguments = reduced[:2]
         cause = self.__cause__
         kept = {"__cause__": cause} if isinstance(cause, MillraceError | OSError) else {}
         return made_by, arguments, {**self.__dict__, **kept}

@@ -77,9 +77,8 @@ def reply(code: int) -> m.ErrorReply:
 
 def answer_of(code: ErrorCode) -> m.ErrorReply:
     """Return the answer of the server to a request that failed for this reason."""
-    error = ServerError("why")
-    error.code = code
-    return error_reply(error)
+    cls = type("Failed", (ServerError,), {}, code=code)
+    return error_reply(cls("why"))
 
 
 @pytest.mark.parametrize("code", ErrorCode)
@@ -127,9 +126,9 @@ async def test_the_client_makes_another_attempt_after_the_errors_whose_class_say
 def test_the_errors_that_servers_raise_have_a_class_that_says_the_same() -> None:
     raised = [cls for _, cls in inspect.getmembers(server_errors, inspect.isclass) if issubclass(cls, ServerError)]
 
-    assert {cls.code: CLASS_OF_CODE[cls.code].retriable for cls in raised} == {
-        cls.code: bool(cls.retriable.fget(cls)) for cls in raised
-    }
+    assert len(raised) > 10
+    for cls in raised:
+        assert CLASS_OF_CODE[cls.code].retriable is cls.__new__(cls).retriable, cls
 
 
 def test_a_code_of_a_newer_server_is_a_plain_request_error() -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ async def test_what_is_opened_shows_whether_it_is_open(client: Client, name: str
     writer = client.writer(name, writer_id="till-7")
     seen.append(repr(writer))
     async with writer:
-        writer.write(b"x" * 1000, key="k")
+        _ = writer.write(b"x" * 1000, key="k")
         seen.append(repr(writer))
     seen.append(repr(writer))
     assert seen == [
@@ -121,7 +122,7 @@ HANDLES = [
 
 
 @pytest.mark.parametrize("cls", HANDLES)
-def test_what_was_not_made_can_be_shown(cls: type) -> None:
+def test_what_was_not_made_can_be_shown(cls: type[Any]) -> None:
     """As a debugger does in an `__init__` that fails."""
     assert repr(cls.__new__(cls)).endswith(f"{cls.__name__} not made>")
 

@@ -38,7 +38,7 @@ async def peer(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None
 
 async def refused(address: str, *, tls: bool = False) -> millrace.ServerUnreachableError:
     with pytest.raises(millrace.ServerUnreachableError, match="no server could be reached at") as caught:
-        await millrace.connect(address, options=OPTIONS, tls=tls)
+        _ = await millrace.connect(address, options=OPTIONS, tls=tls)
     assert isinstance(caught.value, ConnectionError)
     assert (caught.value.address, caught.value.retriable) == (address, True)
     return caught.value
@@ -96,7 +96,7 @@ async def test_tls_to_a_peer_that_answers_in_text() -> None:
 )
 async def test_what_is_no_address(address: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"address|host name"):
-        millrace.connect(address)
+        _ = millrace.connect(address)
 
 
 @pytest.mark.parametrize("token", ["secret\udc80", "secret" * 2000, b"secret", None])

@@ -1,5 +1,8 @@
 """What a type checker tells a user: checked by mypy, and never run. See `tests/docs/test_types.py`."""
 
+# mypy: disable-error-code="unused-awaitable"
+# A client and a future can be awaited, and here are only looked at.
+
 import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator, Iterator
