@@ -79,7 +79,7 @@ class Branch(BranchWriter):
 
     def _facts(self) -> Iterator[str]:
         yield f"{self.branch} of transaction {self.number} over {short(self.streams)} at {self._channel.address}"
-        yield "finished" if self.token is not None else "open" if self._refusal is None else "ended"
+        yield "finished" if self.token is not None else "ended" if self._refusal else "open"
 
     async def finish(self) -> BranchToken:
         """Flush, and return the token that a commit takes; nothing is written after it. Finishing again is the same.

@@ -32,6 +32,10 @@ ARGUMENTS: dict[type[SourceError], tuple[tuple[Any, ...], dict[str, Any]]] = {
 """How those are made that take more than a text."""
 
 
+def test_the_package_lists_its_public_names() -> None:
+    assert dir(spark_source) == spark_source.__all__ == sorted(spark_source.__all__)
+
+
 def test_every_class_is_public() -> None:
     assert {cls.__name__ for cls in PUBLIC} == {
         name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, SourceError)
