@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millrace.client.errors import ClientClosedError, ValueMalformedError
+from millrace.client.errors import ClientClosedError, ValueMalformedError, WrongLoopError
 from millrace.client.values.codec import Malformed
 from millrace.client.values.json_decoder import JsonDecoder
 from millrace.client.values.json_schema import check_schema, inferred_schema
@@ -76,7 +76,9 @@ def waits_for(loop: asyncio.AbstractEventLoop) -> Wait:
 
     def wait(step: Step) -> "pa.RecordBatch | None":
         if asyncio._get_running_loop() is loop:  # noqa: SLF001  # documented, for exactly this
-            raise RuntimeError("events come from this event loop, and reading would hold it up: use asyncio.to_thread")
+            raise WrongLoopError(
+                "events come from this event loop, and reading would hold it up: use asyncio.to_thread"
+            )
         running = step()
         try:
             future = asyncio.run_coroutine_threadsafe(running, loop)

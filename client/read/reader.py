@@ -121,7 +121,7 @@ class Reader(EventReader):
         # Segments that are read no further, though they may hold more: `stop_before`.
         self._stopped: set[int] = set()
 
-    _unlisted = frozenset({"begin", "leave", "on_change", "poll", "rest", "take_batch"})
+    _unlisted = frozenset({"begin", "has_stream", "leave", "on_change", "poll", "rest", "take_batch"})
 
     def _facts(self) -> Iterator[str]:
         yield f"of {self.stream} at {self._channel.address}"

@@ -86,6 +86,8 @@ class StreamsReader(EventReader):
         self._current: tuple[_Member, PlacedBlock] | None = None
         self._stream_of: dict[int, str] = {}
 
+    _unlisted = frozenset({"has_stream"})
+
     def _facts(self) -> Iterator[str]:
         yield f"of {short(tuple(self._members))} at {self._channel.address}"
         yield "closed" if self._closed else "open"

@@ -24,11 +24,13 @@ from millrace.client.errors import (
     SegmentTruncatedError,
     ServerUnreachableError,
     ThrottledError,
+    ValueMalformedError,
     error_of_reply,
 )
 from millrace.client.options import ClientOptions
 from millrace.model.cut import StreamCut
-from millrace.model.errors import ErrorFacts, MillraceError, RequestError
+from millrace.model.errors import ErrorFacts, MillraceError, MissingExtraError, RequestError
+from millrace.model.event import EventPosition
 from millrace.server import errors as server_errors
 from millrace.server.errors import ServerError
 from millrace.server.front.replies import error_reply
@@ -49,8 +51,10 @@ ARGUMENTS: dict[type[MillraceError], tuple[tuple[Any, ...], dict[str, Any]]] = {
     ColumnInvalidError: (("key", "is missing"), {}),
     CutTruncatedError: ((FACTS,), {"resume_at": CUT}),
     DeliveryTimeoutError: (("given up",), {"stored_count": 1, "unknown_count": 2, "unstored_count": 3}),
+    MissingExtraError: (("pyarrow", "millrace-streams[arrow]"), {}),
     OutageTimeoutError: (("away",), {"resume_at": CUT}),
     ServerUnreachableError: (("h:1", "refused"), {}),
+    ValueMalformedError: ((EventPosition(1, 2, 3), "is no JSON", "price"), {}),
 }
 """How those are made that take more than a text or facts."""
 

@@ -74,6 +74,7 @@ async def test_what_is_opened_shows_whether_it_is_open(client: Client, name: str
         assert repr(reader) == f"<millrace.Reader of {at}, key 'k', open>"
         assert dir(reader) == [
             "arrow_batches", "close", "is_over", "key", "next_events", "position", "stop_before", "stream",
+            "to_arrow",
         ]  # fmt: skip
     assert repr(reader) == f"<millrace.Reader of {at}, key 'k', closed>"
     assert "(1,000 bytes)" in repr(event)
@@ -134,7 +135,7 @@ def test_for_threads_things_show_the_same(server: TestServer, name: str) -> None
         with client.writer(name) as writer, client.reader(name) as reader:
             assert repr(writer) == f"<millrace.blocking.Writer of {name} at {server.address}, open>"
             assert repr(reader) == f"<millrace.blocking.Reader of {name} at {server.address}, open>"
-            assert dir(reader) == ["arrow_batches", "close", "next_events", "position"]
+            assert dir(reader) == ["arrow_batches", "close", "next_events", "position", "to_arrow"]
         with client.byte_reader(name) as file:
             assert repr(file) == f"<millrace.blocking.ByteReader of {name} at {server.address}, at 0>"
     assert repr(client) == f"<millrace.blocking.Client of {server.address}, closed>"
