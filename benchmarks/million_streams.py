@@ -93,7 +93,7 @@ async def use(address: str, count: int) -> dict[str, float]:
         names = client.list_streams("scope-42/")
         async for _ in names:
             break
-        await names.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await names.aclose()
         listed_s = time.perf_counter()
         async with client.writer(stream_name(count - 1)) as writer:
             await writer.write(b"event", key="key")

@@ -10,7 +10,7 @@ for reads, so that a slow reader delays no acks. A client belongs to one event l
 """
 
 import ssl
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -317,12 +317,15 @@ class Client(StreamControl, DataFrames):
         """
         return await reset_producer(self._writes, writer_id, holder=holder)
 
-    async def list_transactions(self) -> AsyncIterator[ListedTransaction]:
+    async def list_transactions(self, *, after: int = 0) -> AsyncGenerator[ListedTransaction]:
         """Yield the transactions of all clients that are open or prepared, in the order of their numbers.
 
         Those that begin or end meanwhile may be among them or not.
+
+        Args:
+            after: only numbers above this one: where an earlier listing was left.
         """
-        async for listed in self._transactions.listed():
+        async for listed in self._transactions.listed(after=after):
             yield listed
 
     @overload

@@ -124,9 +124,8 @@ class Readers:
             names.update(dict.fromkeys([name async for name in self.listed(prefix) if selection.matches(name)]))
         return list(names)
 
-    async def listed(self, prefix: str, *, tag: str = "") -> AsyncIterator[str]:
-        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
-        after = ""
+    async def listed(self, prefix: str, *, tag: str = "", after: str = "") -> AsyncIterator[str]:
+        """Yield the names of streams in their order, as `StreamControl.list_streams`."""
         while True:
             page = await self._writes.request(m.ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag))
             for name in page.names:

@@ -1,7 +1,7 @@
 """The streams of a server: made, described, changed, scaled, truncated and deleted; and cuts of them."""
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -73,9 +73,13 @@ class StreamControl(Handle):
         """
         return await self._cuts.fetch(name)
 
-    async def list_streams(self, prefix: str = "", *, tag: str = "") -> AsyncIterator[str]:
-        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order."""
-        async for name in self._readers.listed(prefix, tag=tag):
+    async def list_streams(self, prefix: str = "", *, tag: str = "", after: str = "") -> AsyncGenerator[str]:
+        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order.
+
+        Args:
+            after: only names above this one: where an earlier listing was left.
+        """
+        async for name in self._readers.listed(prefix, tag=tag, after=after):
             yield name
 
     async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:

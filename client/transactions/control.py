@@ -89,9 +89,10 @@ class Transactions:
         number = _number_of(await self._find(name))
         return bool((await self._channel.request(m.AbortTransaction(number, ""))).changed)
 
-    async def listed(self, *, page_count: int = LIST_PAGE_COUNT_MAX) -> AsyncIterator[ListedTransaction]:
-        """Yield those that are open or prepared, by their numbers; so many are asked for at a time."""
-        after = 0
+    async def listed(
+        self, *, after: int = 0, page_count: int = LIST_PAGE_COUNT_MAX
+    ) -> AsyncIterator[ListedTransaction]:
+        """Yield those that are open or prepared and have a number above `after`; so many are asked for at a time."""
         while True:
             page = await self._channel.request(m.ListTransactions(after, page_count))
             for listed in page.transactions:
