@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,19 +182,16 @@ class Server:
         """
         options = self._options
         try:
-            if options.console is not None:
-                # The console takes its port when there is something to show; whether it can is to be known now.
-                (await _bind(options.console, asyncio.Protocol)).close()
             self._listener = await _bind(options.listen, self._make_connection)
+            if options.console is not None:  # it says that the container is being recovered, while it is
+                with _listening(options.console):
+                    self._console = self._open_console(options.console)
             self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
             self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
             await self._open_container()
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
             with _listening(options.listen):
                 await self._listener.start_serving()
-            if options.console is not None:
-                with _listening(options.console):
-                    self._console = self._open_console(options.console)
         except BaseException:
             await self._release(flush_s=0.0)
             raise
@@ -435,22 +433,23 @@ class Server:
 
     def _open_console(self, address: Address) -> "ConsoleSite":
         # Loaded here, since with it comes the client, and a server without a console starts sooner.
+        from millrace.server.console.api import Api
         from millrace.server.console.feeds import Feeds
+        from millrace.server.console.liveness import loop_answers
         from millrace.server.console.site import ConsoleSite
 
-        feeds = Feeds(
-            address=self._own_address,
-            token=self._options.front.token,
-            options=self._options.feed,
-            counters=self._feed_counters,
-        )
+        token = self._options.front.token
+        feeds = Feeds(address=self._own_address, token=token, options=self._options.feed, counters=self._feed_counters)
+        api = Api(address=self._own_address, token=token, statistics=self.statistics, health=self.health)
         return ConsoleSite(
             host=address.host,
             port=address.port,
             registry=self._metrics.registry,
             statistics=self.statistics,
             health=self.health,
+            is_live=partial(loop_answers, asyncio.get_running_loop()),
             feeds=feeds,
+            api=api,
         )
 
     def _own_address(self) -> str:

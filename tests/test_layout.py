@@ -109,6 +109,8 @@ def test_a_wheel_built_from_the_source_distribution_holds_every_module(tmp_path:
 
 def expected_content() -> set[str]:
     modules = {f"millrace/{path.relative_to(ROOT)}" for path in source_files(*PARTS)}
+    # What the page of the console is made of.
+    modules |= {f"millrace/{path.relative_to(ROOT)}" for path in (ROOT / "server/console/static").iterdir()}
     own = {str(path.relative_to(ROOT / "src")) for path in source_files("src")}
     return modules | own | {"millrace/py.typed"}
 

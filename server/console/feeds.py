@@ -1,14 +1,11 @@
 """What the console answers below `/streams/`: feeds, within bounds, to those who may read them."""
 
-import hmac
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
-from millrace.client.errors import OffsetBeyondEndError, StreamNotFoundError
 from millrace.model.cut import StreamCut, parse_choice
 from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.model.names import checked_stream_name
@@ -17,12 +14,12 @@ from .counters import FeedCounters
 from .feed import FeedOverError, Wanted, feed
 from .listener import Request, Response, StreamedResponse
 from .options import FeedOptions
+from .requests import RETRY_AFTER_S, RefusedError, check_token, parameters_of, refusal_of
 from .sse import CONTENT_TYPE
 
 PATH: Final = "/streams/SCOPE/STREAM/events"
 """Where a feed is, for people."""
 PARAMETERS: Final = ("from", "key", "token")
-RETRY_AFTER_S: Final = 5
 
 
 class Feeds:
@@ -52,7 +49,7 @@ class Feeds:
             response: Response | StreamedResponse
             try:
                 response = await self._begin(self._wanted(request), headers, stack)
-            except _RefusedError as refusal:
+            except RefusedError as refusal:
                 self._counters.refused_total += 1
                 response = refusal.response(headers)
             yield response
@@ -63,7 +60,7 @@ class Feeds:
         """Begin a feed, which ends with a stack.
 
         Raises:
-            _RefusedError: the server cannot give it.
+            RefusedError: the server cannot give it.
         """
         self._counters.open += 1
         stack.callback(self._left)
@@ -74,7 +71,7 @@ class Feeds:
         except FeedOverError:  # a browser that is told so comes back no more
             return Response(HTTPStatus.NO_CONTENT, CONTENT_TYPE, b"", headers)
         except MillraceError as error:
-            raise _refusal_of(error) from error
+            raise refusal_of(error) from error
         self._counters.opened_total += 1
         return StreamedResponse(
             content_type=CONTENT_TYPE,
@@ -106,81 +103,25 @@ class Feeds:
         """Return what is asked for, and check that it may be.
 
         Raises:
-            _RefusedError: it may not.
+            RefusedError: it may not.
         """
         parts = [unquote(part) for part in request.path.split("/")]
         if len(parts) != 5 or parts[4] != "events":
-            raise _RefusedError(
+            raise RefusedError(
                 HTTPStatus.NOT_FOUND, f"{request.path} is not here; the events of a stream are at {PATH}"
             )
         if request.method != "GET":
             problem = f"{request.method} is not answered here; a feed is asked for with GET"
-            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, problem, {"Allow": "GET, OPTIONS"})
+            raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, problem, {"Allow": "GET, OPTIONS"})
         try:
-            parameters = _parameters(request.query)
-            self._check_token(request.headers.get("authorization", ""), parameters.get("token", ""))
+            parameters = parameters_of(request.query, names=PARAMETERS, subject="a feed")
+            check_token(self._token, request, parameter=parameters.get("token", ""))
             stream = checked_stream_name("/".join(parts[2:4]))
             resumed = request.headers.get("last-event-id", "").strip()
             start = StreamCut.parse(resumed) if resumed else parse_choice(parameters.get("from", "tail"))
         except InvalidArgumentError as error:
-            raise _RefusedError(HTTPStatus.BAD_REQUEST, str(error)) from None
+            raise RefusedError(HTTPStatus.BAD_REQUEST, str(error)) from None
         if self._counters.open >= self._options.count_max:
             problem = f"{self._options.count_max} feeds are open, the most that may be (MILLRACE_FEED_COUNT_MAX)"
-            raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, problem, {"Retry-After": str(RETRY_AFTER_S)})
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, problem, {"Retry-After": str(RETRY_AFTER_S)})
         return Wanted(stream=stream, start=start, key=parameters.get("key"), is_resumed=bool(resumed))
-
-    def _check_token(self, authorization: str, parameter: str) -> None:
-        kind, _, token = authorization.partition(" ")
-        # Of a header what was sent, byte by byte, is what was decoded as Latin-1.
-        given = token.strip().encode("latin-1") if kind.lower() == "bearer" else parameter.encode()
-        if self._token and not hmac.compare_digest(self._token.encode(), given):
-            problem = (
-                "this server asks for its token: send the header Authorization: Bearer TOKEN, or the parameter "
-                "token=TOKEN where no header can be set"
-            )
-            raise _RefusedError(HTTPStatus.UNAUTHORIZED, problem, {"WWW-Authenticate": "Bearer"})
-
-
-class _RefusedError(Exception):
-    """A request that gets an error as its answer."""
-
-    def __init__(self, status: HTTPStatus, problem: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(problem)
-        self._status = status
-        self._headers = dict(headers or {})
-
-    def response(self, headers: Mapping[str, str]) -> Response:
-        """Return the answer, with more headers."""
-        body = json.dumps({"error": str(self)}, indent=2).encode() + b"\n"
-        return Response(self._status, "application/json", body, {**self._headers, **headers})
-
-
-def _refusal_of(error: MillraceError) -> _RefusedError:
-    if isinstance(error, StreamNotFoundError):
-        return _RefusedError(HTTPStatus.NOT_FOUND, f"{error}; `millrace stream list` shows what there is")
-    if error.retriable:
-        headers = {"Retry-After": str(RETRY_AFTER_S)}
-        return _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, f"the server cannot be read now: {error}", headers)
-    if isinstance(error, InvalidArgumentError | OffsetBeyondEndError):
-        return _RefusedError(HTTPStatus.BAD_REQUEST, str(error))
-    return _RefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
-
-
-def _parameters(query: str) -> dict[str, str]:
-    """Return the parameters of a query.
-
-    Raises:
-        InvalidArgumentError: there are others than those of a feed, or one comes twice.
-    """
-    try:
-        found = parse_qs(query, keep_blank_values=True, strict_parsing=True, errors="strict") if query else {}
-    except ValueError:
-        raise InvalidArgumentError(
-            "the query is not of the form NAME=VALUE&NAME=VALUE, in UTF-8, escaped with %"
-        ) from None
-    for name, values in found.items():
-        if name not in PARAMETERS:
-            raise InvalidArgumentError(f"{name[:100]!r} is no parameter of a feed; there are {', '.join(PARAMETERS)}")
-        if len(values) > 1:
-            raise InvalidArgumentError(f"{name} is given {len(values)} times; give it once")
-    return {name: values[0] for name, values in found.items()}

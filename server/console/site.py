@@ -1,10 +1,15 @@
-"""The console port: `/metrics` for Prometheus, `/health` for probes, `/` for people, feeds below `/streams/`.
+"""The console port: a page for people at `/`, what it shows as JSON, feeds, metrics, and probes.
+
+    /metrics                         for Prometheus
+    /livez                           200 while the event loop of the server runs: else it has to be started again
+    /readyz, /health                 200 while all can be served; else 503 with the reason
+    /api/v1/...                      JSON (`api`)
+    /streams/SCOPE/STREAM/events     feeds (`feeds`)
 
 Numbers are taken from the statistics of the parts when they are asked for, so that counting costs the hot path nothing.
 """
 
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from http import HTTPStatus
@@ -15,8 +20,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from .api import PREFIX, Api
 from .feeds import PATH, Feeds
 from .listener import HttpListener, Request, Response, StreamedResponse
+from .pages import load_pages
+from .requests import json_response
 
 Statistics = Mapping[str, Any]
 """Frozen records by the name of their part."""
@@ -44,8 +52,10 @@ class ConsoleSite:
         host, port: where to listen; port 0 lets the system choose.
         registry: what `/metrics` shows; the statistics are added to it.
         statistics: called for each request, in the thread of the console: it must only read.
-        health: why the server is not healthy, for `/health`; empty if it is.
+        health: why the server is not healthy; empty if it is.
+        is_live: whether the event loop of the server runs; may take a while.
         feeds: what answers below `/streams/`.
+        api: what answers below `/api/v1/`.
     """
 
     def __init__(
@@ -56,11 +66,15 @@ class ConsoleSite:
         registry: CollectorRegistry,
         statistics: Callable[[], Statistics],
         health: Callable[[], str],
+        is_live: Callable[[], Awaitable[bool]],
         feeds: Feeds,
+        api: Api,
     ) -> None:
-        self._statistics = statistics
         self._health = health
+        self._is_live = is_live
         self._feeds = feeds
+        self._api = api
+        self._pages = load_pages()
         registry.register(StatisticsCollector(statistics))
         self._registry = registry
         self._listener = HttpListener(host=host, port=port, respond=self._respond)
@@ -83,26 +97,27 @@ class ConsoleSite:
         if request.path.startswith("/streams/"):
             async with self._feeds.respond(request) as response:
                 yield response
+        elif request.path.startswith(PREFIX):
+            yield await self._api.answer(request)
         else:
-            yield self._page(request)
+            yield await self._page(request)
 
-    def _page(self, request: Request) -> Response:
+    async def _page(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             problem = f"{request.method} is not answered here, only GET and HEAD"
-            return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": problem}, {"Allow": "GET, HEAD"})
+            return json_response(HTTPStatus.METHOD_NOT_ALLOWED, {"error": problem}, {"Allow": "GET, HEAD"})
         path = request.path
+        if page := self._pages.get(path):
+            return page
         if path == "/metrics":
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
             return Response(HTTPStatus.OK, content_type, encode(self._registry))
-        if path == "/health":
+        if path in ("/health", "/readyz"):
             problem = self._health()
             status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
-            return _json(status, {"healthy": not problem, "problem": problem})
-        if path == "/":
-            return _json(HTTPStatus.OK, {part: asdict(record) for part, record in self._statistics().items()})
-        return _json(HTTPStatus.NOT_FOUND, {"error": f"there are /, /health, /metrics and {PATH}"})
-
-
-def _json(status: HTTPStatus, content: Any, headers: Mapping[str, str] | None = None) -> Response:
-    body = json.dumps(content, indent=2, default=str).encode() + b"\n"
-    return Response(status, "application/json", body, headers or {})
+            return json_response(status, {"healthy": not problem, "problem": problem})
+        if path == "/livez":
+            live = await self._is_live()
+            return json_response(HTTPStatus.OK if live else HTTPStatus.SERVICE_UNAVAILABLE, {"live": live})
+        known = f"there are /, /health, /readyz, /livez, /metrics, {PREFIX} and {PATH}"
+        return json_response(HTTPStatus.NOT_FOUND, {"error": known})

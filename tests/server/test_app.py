@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from millrace.server.host.descriptors import descriptor_limit
 from millrace.server.host.files import OsFile, OsFileSystem
 from millrace.wire import messages as m
 from tests.crash.processes import ServerProcess
+from tests.support.feed_peer import FeedPeer
 from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path, tree
 from tests.support.protocol import Peer
@@ -126,6 +128,34 @@ async def test_an_address_that_cannot_be_used_is_named_and_nothing_stays_open(tm
         pass
 
 
+@pytest.mark.asyncio
+async def test_a_server_that_is_being_recovered_is_live_and_not_ready(tmp_path: Path) -> None:
+    """Behaviour 43: from the start on the console says what is waited for."""
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    server = Server(server_options(tmp_path, console=Address("127.0.0.1", 0)), files=files, storage=FaultyStorage())
+
+    async def ask(path: str) -> tuple[int, Any]:
+        async with await FeedPeer.ask(server.console_address, path) as peer:
+            return peer.status, json.loads(await peer.body())
+
+    files.stall()
+    starting = asyncio.create_task(server.start())
+    try:
+        await until(files.stalled.is_set)
+        recovering = {"healthy": False, "problem": "the container is being recovered"}
+        assert await ask("/readyz") == (503, recovering)
+        assert await ask("/livez") == (200, {"live": True})
+        assert (await ask("/api/v1/server"))[1]["problem"] == recovering["problem"]
+        assert (await ask("/api/v1/streams"))[0] == 503
+        assert (await ask("/streams/shop/orders/events"))[0] == 503
+    finally:
+        files.resume()
+        await starting
+    assert (await ask("/readyz"))[0] == 200
+    await server.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_console_answers_while_the_container_is_recovered(tmp_path: Path) -> None:
@@ -150,7 +180,8 @@ async def test_the_console_answers_while_the_container_is_recovered(tmp_path: Pa
             await peer.append(segment_id, b"unknown")
             await peer.ended()
         assert b"millrace_front" in await asyncio.to_thread(get, "/metrics")
-        assert b"cache" in await asyncio.to_thread(get, "/")
+        assert "cache" in json.loads(await asyncio.to_thread(get, "/api/v1/server"))["statistics"]
+        assert json.loads(await asyncio.to_thread(get, "/livez")) == {"live": True}
         await until(lambda: not server.health())
         assert b"millrace_wal" in await asyncio.to_thread(get, "/metrics")
         async with await Peer.connect(server.address) as peer:

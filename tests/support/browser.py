@@ -1,5 +1,6 @@
 """A real browser without a window, where the machine has one: Chromium, driven over two pipes."""
 
+import base64
 import json
 import os
 import shutil
@@ -32,7 +33,11 @@ os.execv(program, sys.argv[3:])
 
 
 class Browser:
-    """Chromium with one page. A context manager; everything waits."""
+    """Chromium with one page. A context manager; everything waits.
+
+    Attributes:
+        complaints: what the browser said of the page after `listen`: errors of scripts, and what it refused to do.
+    """
 
     def __enter__(self) -> Self:
         assert CHROMIUM is not None
@@ -57,6 +62,7 @@ class Browser:
         self._answers = os.fdopen(answer_out, "rb")
         self._number = 0
         self._session = ""
+        self.complaints: list[str] = []
         targets = self._ask("Target.getTargets")["targetInfos"]
         (page,) = (each["targetId"] for each in targets if each["type"] == "page")
         self._session = self._ask("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -89,6 +95,20 @@ class Browser:
             time.sleep(0.01)
         return value
 
+    def listen(self) -> None:
+        """Take down what the browser complains of from now on."""
+        self._ask("Log.enable")
+        self._ask("Runtime.enable")
+
+    def look_like(self, scheme: str, *, width: int, height: int) -> None:
+        """Have the page `light` or `dark`, and so many pixels of its own large."""
+        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def screenshot(self, path: Path) -> None:
+        """Write the page as it is seen to a file, as PNG."""
+        path.write_bytes(base64.b64decode(self._ask("Page.captureScreenshot")["data"]))
+
     def _ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
         command = {"id": self._number, "method": method, "params": parameters}
@@ -96,10 +116,17 @@ class Browser:
             command["sessionId"] = self._session
         self._commands.write(json.dumps(command).encode() + b"\0")
         while (answer := json.loads(self._answer())).get("id") != self._number:
-            pass
+            self._heed(answer)
         assert "error" not in answer, answer
         result: dict[str, Any] = answer["result"]
         return result
+
+    def _heed(self, event: dict[str, Any]) -> None:
+        told = event.get("params", {})
+        if event.get("method") == "Log.entryAdded" and told["entry"]["level"] == "error":
+            self.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
+        elif event.get("method") == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(told["exceptionDetails"])[:2000])
 
     def _answer(self) -> bytes:
         parts = bytearray()

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from millrace.server.console.api import Api
 from millrace.server.console.counters import FeedCounters
 from millrace.server.console.feeds import Feeds
 from millrace.server.console.options import FeedOptions
@@ -31,7 +32,11 @@ class Subject:
 
     def __init__(self) -> None:
         self.problem = ""
+        self.live = True
         self.numbers = Numbers()
+
+    async def is_live(self) -> bool:
+        return self.live
 
 
 @pytest.fixture
@@ -41,13 +46,24 @@ def subject() -> Subject:
 
 @pytest.fixture
 def site(subject: Subject) -> Iterator[ConsoleSite]:
+    def address() -> str:
+        return "127.0.0.1:1"
+
+    def statistics() -> dict[str, Numbers]:
+        return {"front": subject.numbers}
+
+    def health() -> str:
+        return subject.problem
+
     site = ConsoleSite(
         host="127.0.0.1",
         port=0,
         registry=CollectorRegistry(),
-        statistics=lambda: {"front": subject.numbers},
-        health=lambda: subject.problem,
-        feeds=Feeds(address=lambda: "127.0.0.1:1", token="", options=FeedOptions(), counters=FeedCounters()),
+        statistics=statistics,
+        health=health,
+        is_live=subject.is_live,
+        feeds=Feeds(address=address, token="", options=FeedOptions(), counters=FeedCounters()),
+        api=Api(address=address, token="", statistics=statistics, health=health),
     )
     yield site
     site.close()
@@ -77,18 +93,36 @@ def test_metrics_are_the_statistics(site: ConsoleSite) -> None:
     assert "millrace_front_name" not in samples
 
 
-def test_health_says_what_is_wrong(site: ConsoleSite, subject: Subject) -> None:
-    status, text = get(site, "/health")
+@pytest.mark.parametrize("path", ["/health", "/readyz"])
+def test_health_says_what_is_wrong(site: ConsoleSite, subject: Subject, path: str) -> None:
+    status, text = get(site, path)
     assert (status, json.loads(text)) == (200, {"healthy": True, "problem": ""})
     subject.problem = "the disk has not answered for 3.1 s"
-    status, text = get(site, "/health")
+    status, text = get(site, path)
     assert (status, json.loads(text)) == (503, {"healthy": False, "problem": subject.problem})
+
+
+def test_a_server_that_is_not_well_lives_while_its_loop_runs(site: ConsoleSite, subject: Subject) -> None:
+    subject.problem = "the disk is full"
+    status, text = get(site, "/livez")
+    assert (status, json.loads(text)) == (200, {"live": True})
+    subject.live = False
+    status, text = get(site, "/livez")
+    assert (status, json.loads(text)) == (503, {"live": False})
+
+
+def test_the_figures_of_all_parts_are_json(site: ConsoleSite, subject: Subject) -> None:
+    subject.problem = "the disk is full"
+    status, text = get(site, "/api/v1/server")
+    content = json.loads(text)
+    assert (status, content["statistics"]["front"]["name"]) == (200, "x")
+    assert (content["healthy"], content["problem"]) == (False, "the disk is full")
 
 
 def test_the_front_page_is_for_people(site: ConsoleSite) -> None:
     status, text = get(site, "/")
-    assert status == 200
-    assert json.loads(text)["front"]["name"] == "x"
+    assert (status, text[:15]) == (200, b"<!doctype html>")
+    assert get(site, "/", method="HEAD") == (200, b"")
     status, text = get(site, "/nothing")
     assert status == 404
     assert b"/metrics" in text

@@ -1,0 +1,45 @@
+"""The page of the console: files of this package, sent as they are.
+
+The page loads nothing from anywhere else, runs no script but these files, and inserts no text as markup: the policy
+that is sent with it has browsers refuse all three. It has no data in it, so nobody is asked for a token.
+"""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Final
+
+from .listener import Response
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    # No script can make markup of a text, such as the name of a cursor: there is no policy that would let it.
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+CONTENT_TYPES: Final = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+
+def load_pages() -> Mapping[str, Response]:
+    """Return the answers by their paths: `/` and `/static/NAME`."""
+    pages = {
+        f"/static/{file.name}": Response(
+            HTTPStatus.OK, CONTENT_TYPES[file.name.rpartition(".")[2]], file.read_bytes(), HEADERS
+        )
+        for file in (files(__package__) / "static").iterdir()
+    }
+    pages["/"] = pages.pop("/static/index.html")
+    return pages

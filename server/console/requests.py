@@ -1,0 +1,110 @@
+"""What a request to the console may ask: its token, its parameters, and how it is refused."""
+
+import hmac
+import json
+from collections.abc import Collection, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError, StreamNotFoundError
+from millrace.model.errors import InvalidArgumentError, MillraceError
+
+from .listener import Request, Response
+
+RETRY_AFTER_S: Final = 5
+NUMBER_DIGITS_MAX: Final = 19
+"""Of a number in a query."""
+
+
+class RefusedError(Exception):
+    """A request that gets an error as its answer."""
+
+    def __init__(self, status: HTTPStatus, problem: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(problem)
+        self._status = status
+        self._headers = dict(headers or {})
+
+    def response(self, headers: Mapping[str, str]) -> Response:
+        """Return the answer, with more headers."""
+        return json_response(self._status, {"error": str(self)}, {**self._headers, **headers})
+
+
+def json_response(status: HTTPStatus, content: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """Return JSON as an answer."""
+    body = json.dumps(content, indent=2, default=str).encode() + b"\n"
+    return Response(status, "application/json", body, headers or {})
+
+
+def check_token(token: str, request: Request, *, parameter: str | None = None) -> None:
+    """Check that a request has the token of the server.
+
+    Args:
+        token: what it must have; empty = anyone may ask.
+        parameter: the token in the query; None where it is not taken from there.
+
+    Raises:
+        RefusedError: it has not.
+    """
+    kind, _, sent = request.headers.get("authorization", "").partition(" ")
+    # Of a header what was sent, byte by byte, is what was decoded as Latin-1.
+    given = sent.strip().encode("latin-1") if kind.lower() == "bearer" else (parameter or "").encode()
+    if token and not hmac.compare_digest(token.encode(), given):
+        problem = "this server asks for its token: send the header Authorization: Bearer TOKEN"
+        if parameter is not None:
+            problem += ", or the parameter token=TOKEN where no header can be set"
+        raise RefusedError(HTTPStatus.UNAUTHORIZED, problem, {"WWW-Authenticate": "Bearer"})
+
+
+def refusal_of(error: MillraceError) -> RefusedError:
+    """Return what a request is told that failed for some reason."""
+    if isinstance(error, StreamNotFoundError):
+        return RefusedError(HTTPStatus.NOT_FOUND, f"{error}; `millrace stream list` shows what there is")
+    if error.retriable:
+        headers = {"Retry-After": str(RETRY_AFTER_S)}
+        return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, f"the server cannot be read now: {error}", headers)
+    if isinstance(error, SegmentTruncatedError):
+        return RefusedError(HTTPStatus.GONE, str(error))
+    if isinstance(error, InvalidArgumentError | OffsetBeyondEndError):
+        return RefusedError(HTTPStatus.BAD_REQUEST, str(error))
+    return RefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def parameters_of(query: str, *, names: Collection[str], subject: str) -> dict[str, str]:
+    """Return the parameters of a query.
+
+    Args:
+        names: those that there may be.
+        subject: whose they are, for the error: `a feed`.
+
+    Raises:
+        InvalidArgumentError: there are others, or one comes twice.
+    """
+    try:
+        found = parse_qs(query, keep_blank_values=True, strict_parsing=True, errors="strict") if query else {}
+    except ValueError:
+        raise InvalidArgumentError(
+            "the query is not of the form NAME=VALUE&NAME=VALUE, in UTF-8, escaped with %"
+        ) from None
+    for name, values in found.items():
+        if name not in names:
+            known = f"there are {', '.join(names)}" if names else "there are none"
+            raise InvalidArgumentError(f"{name[:100]!r} is no parameter of {subject}; {known}")
+        if len(values) > 1:
+            raise InvalidArgumentError(f"{name} is given {len(values)} times; give it once")
+    return {name: values[0] for name, values in found.items()}
+
+
+def number_of(parameters: Mapping[str, str], name: str, *, default: int, low: int, high: int) -> int:
+    """Return a whole number among parameters.
+
+    Raises:
+        InvalidArgumentError: it is none, or outside of its bounds.
+    """
+    text = parameters.get(name)
+    if text is None:
+        return default
+    # The digits are counted before they are read: a stranger chooses how many there are.
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX and low <= int(text) <= high):
+        raise InvalidArgumentError(f"{name} is a whole number from {low} to {high}, not {text[:20]!r}")
+    return int(text)
