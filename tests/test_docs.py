@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -20,6 +22,10 @@ from millrace import TAIL, blocking
 from millrace.cli.main import main
 from millrace.client.testing import SETTINGS_SMALL, TestServer, server
 from millrace.server.app import Server
+from millrace.server.console import api as console
+from millrace.server.console.event_page import EVENTS_COUNT_MAX, PAGE_SIZE_BYTES_MAX, VALUE_SIZE_BYTES_MAX
+from millrace.server.console.liveness import LIVE_S
+from millrace.server.console.stream_facts import EPOCHS_COUNT_MAX, SEGMENTS_COUNT_MAX
 from millrace.server.container.options import ContainerOptions
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import ServerOptions
@@ -45,6 +51,7 @@ PAGES = (
     "docs/architecture.md",
     "docs/data-tools.md",
     "docs/errors.md",
+    "docs/console.md",
     "docs/operations.md",
     "docs/settings.md",
     "docs/streams.md",
@@ -302,6 +309,35 @@ def test_what_is_asked_of_a_feed_with_curl(fed: TestServer, page: str) -> None:
             lines = iter(curl.stdout.readline, b"")
             assert b'\\"amount\\": 3' in next(line for line in lines if line.startswith(b"data: "))
             curl.kill()
+
+
+def test_what_is_asked_of_the_console_is_answered(fed: TestServer) -> None:
+    (url,) = re.findall(r"curl -s '([^']*)'", (ROOT / "docs/console.md").read_text())
+
+    with urllib.request.urlopen(url.replace(DEFAULT_CONSOLE, fed.console_address), timeout=60) as answer:
+        assert [each["value"] for each in json.load(answer)["events"]] == ['{"amount": 3}']
+
+
+def test_the_json_of_the_console_and_its_bounds_are_told_as_they_are() -> None:
+    page = (ROOT / "docs/console.md").read_text()
+    listed = re.findall(r"^\| `/api/v1/([^`]*)` \|([^|]*)\|", page, re.MULTILINE)
+    assert {path.replace("SCOPE/STREAM", "*/*"): re.findall(r"`(\w+)`", names) for path, names in listed} == {
+        "server": [], **{path: list(names) for path, (names, _) in console.VIEWS.items()}
+    }  # fmt: skip
+    text = " ".join(page.split())
+    for told in (
+        f"`limit` (1 to {console.STREAMS_COUNT_MAX})",
+        f"`limit` (1 to {EVENTS_COUNT_MAX})",
+        f"`limit` (1 to {console.TRANSACTIONS_COUNT_MAX})",
+        f"looks at {console.SCANNED_COUNT_MAX:,} names at most",
+        f"at most {SEGMENTS_COUNT_MAX:,} segments, {EPOCHS_COUNT_MAX} scalings, {console.CUTS_COUNT_MAX} cursors",
+        f"{PAGE_SIZE_BYTES_MAX >> 20} MiB of events",
+        f"a value above {VALUE_SIZE_BYTES_MAX >> 10} KiB",
+        f"{console.REQUESTS_COUNT_MAX} requests are answered at once",
+        f"{console.EVENT_REQUESTS_COUNT_MAX} of them for events, each for {console.ANSWER_S:g} s at most",
+        f"answers within {LIVE_S:g} s",
+    ):
+        assert told in text, told
 
 
 @pytest.mark.slow
