@@ -105,6 +105,7 @@ from millrace.model.cut import TAIL as TAIL
 from millrace.model.cut import Cut as Cut
 from millrace.model.cut import CutChoice as CutChoice
 from millrace.model.cut import PastCut as PastCut
+from millrace.model.cut import Place as Place
 from millrace.model.cut import SavedPlace as SavedPlace
 from millrace.model.cut import StreamCut as StreamCut
 from millrace.model.cut import TimeCut as TimeCut

@@ -17,7 +17,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
-from millrace.client.admin.readers import Choices, OneChoice, ReadOne, ReadSeveral, StreamList
+from millrace.client.admin.readers import Choices, ReadOne, ReadSeveral, StreamList
 from millrace.client.admin.segments import Segments
 from millrace.client.admin.stream_control import StreamControl
 from millrace.client.read.byte_reader import ByteReader
@@ -36,7 +36,7 @@ from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
-from millrace.model.cut import HEAD, StreamCut, TimeCut
+from millrace.model.cut import HEAD, Place, StreamCut, TimeCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
 from millrace.model.names import checked_stream_name, checked_writer_id
@@ -348,9 +348,9 @@ class Client(StreamControl, DataFrames):
         Args:
             stream: its name, or a slice, which has start, end and key in it. With a list of these, and of patterns like
                 `plant/sensor-*`, it is a `StreamsReader`; streams that come to match join from their heads on.
-            start, end: cuts, or their texts. Of a `TimeCut` no event of that time or newer lies before the start, and
-                no older one after the end. For several streams one for all, or one for each by its name; without a
-                start of its own a stream is read from its head. TAIL is that of all of them at one moment.
+            start, end: places, as cuts or in words: see `Place`. Of a time no event of that time or newer lies before
+                the start, and no older one after the end. For several streams one for all, or one for each by its name;
+                without a start of its own a stream is read from its head. TAIL is that of all at one moment.
             end: None reads on as events come, until the stream is sealed; TAIL is the tail at this moment. With an end
                 no streams join.
             key: read the events of this key only, and only from the segments that may hold it.
@@ -375,8 +375,8 @@ class Client(StreamControl, DataFrames):
         self,
         stream: str | Slice,
         *,
-        start: OneChoice = HEAD,
-        end: OneChoice | None = None,
+        start: Place = HEAD,
+        end: Place | None = None,
         key: str | None = None,
         max_bytes: int = 64 * MIB,
     ) -> list[SegmentRange]:

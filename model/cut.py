@@ -9,15 +9,16 @@ start and the end of a stream, wherever these are when they are used. As text::
 
 What else names a place in a stream is found when it is used: a `TimeCut` by event time, a `PastCut` by a time so long
 before, a `SavedPlace` by the name under which the server keeps it. `parse_choice` reads them all, for every part.
+`chosen` takes the objects of Python as well: a datetime, a date, Unix microseconds, and a timedelta for a time ago.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from operator import index
-from typing import Final
+from typing import Final, SupportsIndex
 
 from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .html_table import html_table
@@ -31,11 +32,12 @@ _POSITION: Final = re.compile(r"(\d{1,20}):(\d{1,20})\.(\d{1,10})", re.ASCII)
 _UNSIGNED_64: Final = 1 << 64
 _AGO: Final = re.compile(r"(.*\S)\s+ago", re.IGNORECASE)
 
+CUT_EXAMPLE: Final = "shop/orders@12:4096.0,13:8192.17"
 CHOICE_FORMS: Final = (
-    "head, tail, STREAM@SEGMENT:OFFSET.INDEX,..., bookmark:NAME, cursor:NAME, a time like 2026-01-31T18:00:00Z "
-    "(UTC where it names no zone), 15m ago, or Unix microseconds"
+    "head, tail, 2026-01-31 or 2026-01-31T18:00:00Z (UTC where no zone is named), 15m ago, bookmark:NAME, cursor:NAME, "
+    f"1769882400000000 (Unix microseconds), or a cut like {CUT_EXAMPLE}"
 )
-"""What `parse_choice` reads, for people."""
+"""What `parse_choice` reads, for people: each form is one that it reads."""
 
 
 class SpecialCut(PublicNames, Enum):
@@ -92,12 +94,12 @@ class StreamCut(ShortRepr):
         """
         stream, at, rest = text.partition("@")
         if not at:
-            raise CutInvalidError(f"{text[:100]!r} is no stream cut: write STREAM@SEGMENT:OFFSET.INDEX,...")
+            raise CutInvalidError(f"{text[:100]!r} is no stream cut: write one like {CUT_EXAMPLE}")
         positions: list[tuple[int, Position]] = []
         for part in rest.split(","):
             match = _POSITION.fullmatch(part)
             if match is None:
-                raise CutInvalidError(f"{part[:100]!r} is no position: write SEGMENT:OFFSET.INDEX")
+                raise CutInvalidError(f"{part[:100]!r} is no position of a cut: write one like {CUT_EXAMPLE}")
             segment_id, offset, event_index = (int(number) for number in match.groups())
             positions.append((segment_id, Position(offset, event_index)))
         return cls(stream, tuple(sorted(positions)))
@@ -134,17 +136,15 @@ class TimeCut(ShortRepr):
     unix_us: int
 
     @classmethod
-    def at(cls, when: int | datetime) -> "TimeCut":
-        """Return the cut at a time: Unix microseconds, or a datetime with a time zone.
+    def at(cls, when: int | date) -> "TimeCut":
+        """Return the cut at a time: Unix microseconds, a datetime, or a date, of which the day begins.
 
-        Raises:
-            InvalidArgumentError: a datetime without a time zone, which names no moment.
+        Where no time zone is named it is UTC, as in the texts that `parse_choice` reads.
         """
-        if not isinstance(when, datetime):
+        if not isinstance(when, date):
             return cls(index(when))
-        if when.tzinfo is None:
-            raise InvalidArgumentError("a datetime without a time zone names no moment")
-        return cls(unix_us_of(when))
+        moment = when if isinstance(when, datetime) else datetime.combine(when, time())
+        return cls(unix_us_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC)))
 
     def __str__(self) -> str:
         """Return what `parse_choice` reads; a number where no calendar reaches."""
@@ -197,7 +197,9 @@ class SavedPlace(ShortRepr):
 
 
 CutChoice = Cut | TimeCut | PastCut | SavedPlace
-"""What may be given where a stream is read from or to."""
+"""What names a place in a stream."""
+Place = CutChoice | str | int | date | timedelta
+"""What may be given where a place in a stream is wanted, in every part: see `chosen`."""
 
 
 def parse_cut(text: str) -> Cut:
@@ -219,8 +221,8 @@ def parse_choice(text: str) -> CutChoice:
         InvalidArgumentError: it names none.
     """
     text = text.strip()
-    kind, colon, name = text.partition(":")
-    if colon and kind.strip().lower() in _SAVED_KINDS:
+    if is_saved(text):
+        kind, _, name = text.partition(":")
         return SavedPlace(SavedKind(kind.strip().lower()), name.strip())
     if "@" in text or text.lower() in ("head", "tail"):
         return parse_cut(text)
@@ -232,6 +234,43 @@ def parse_choice(text: str) -> CutChoice:
         return TimeCut(parse_moment(text))
     except InvalidArgumentError:
         raise InvalidArgumentError(f"{text[:100]!r} is no place in a stream: write {CHOICE_FORMS}") from None
+
+
+def is_saved(text: str) -> bool:
+    """Return whether a text is meant as a `SavedPlace`, whatever is in its name."""
+    kind, colon, _ = text.partition(":")
+    return bool(colon) and kind.strip().lower() in _SAVED_KINDS
+
+
+def chosen(place: Place) -> CutChoice:
+    """Return the place that is meant: a cut, a text of `CHOICE_FORMS`, a time of `TimeCut.at`, or how long ago.
+
+    Raises:
+        InvalidArgumentError: none is.
+    """
+    if isinstance(place, str):
+        return parse_choice(place)
+    if isinstance(place, CutChoice):
+        return place
+    if isinstance(place, timedelta):
+        if place < timedelta(0):
+            raise InvalidArgumentError(f"{place!r} is in the future: give how long ago, as timedelta(minutes=15)")
+        return PastCut(place // timedelta(microseconds=1))
+    if isinstance(place, date) or (isinstance(place, SupportsIndex) and not isinstance(place, bool)):
+        return TimeCut.at(place)
+    raise InvalidArgumentError(f"{place!r} is no place in a stream: write {CHOICE_FORMS}")
+
+
+def chosen_time(place: Place) -> TimeCut | PastCut:
+    """Return the time that is meant. Raises like `chosen`.
+
+    Raises:
+        InvalidArgumentError: the place is no time.
+    """
+    choice = chosen(place)
+    if not isinstance(choice, TimeCut | PastCut):
+        raise InvalidArgumentError(f"{place!r} is no time: write 2026-01-31, 2026-01-31T18:00:00Z or 15m ago")
+    return choice
 
 
 _SAVED_KINDS: Final = frozenset(kind.value for kind in SavedKind)

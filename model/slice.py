@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
 
-from .cut import HEAD, TAIL, CutChoice, SavedPlace, StreamCut, parse_choice
+from .cut import HEAD, TAIL, CutChoice, Place, SavedPlace, StreamCut, chosen, parse_choice
 from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from .key_range import key_place
 from .names import checked_stream_name
@@ -23,10 +23,10 @@ from .shown import ShortRepr
 _POSITIONS: Final = re.compile(r"\d+:\d+\.", re.ASCII)
 _MARKS: Final = re.compile(r"[%#]|\.(?=\.|$)|(?<=\.)\.|^ | $")
 """What cannot be in a name as it is: marks, two dots or one before them, and the spaces that are stripped."""
-_FORM: Final = "STREAM@START..END or STREAM@START..END#KEY"
+_FORM: Final = "shop/orders@head..tail or shop/orders@head..tail#customer-3"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Slice(ShortRepr):
     """The events of a stream from a start to an end, of all keys or of one.
 
@@ -36,17 +36,20 @@ class Slice(ShortRepr):
     """
 
     stream: str
-    start: CutChoice = HEAD
-    end: CutChoice | None = TAIL
-    key: str | None = None
+    start: CutChoice
+    end: CutChoice | None
+    key: str | None
 
-    def __post_init__(self) -> None:
-        checked_stream_name(self.stream)
-        for cut in (self.start, self.end):
-            if isinstance(cut, StreamCut) and cut.stream != self.stream:
-                raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {self.stream}")
-        if self.key is not None:
-            key_place(self.key)
+    def __init__(self, stream: str, start: Place = HEAD, end: Place | None = TAIL, key: str | None = None) -> None:
+        first, last = chosen(start), None if end is None else chosen(end)
+        checked_stream_name(stream)
+        for cut in (first, last):
+            if isinstance(cut, StreamCut) and cut.stream != stream:
+                raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {stream}")
+        if key is not None:
+            key_place(key)
+        for name, value in (("stream", stream), ("start", first), ("end", last), ("key", key)):
+            object.__setattr__(self, name, value)  # frozen, and the fields are of fewer types than the arguments
 
     @classmethod
     def parse(cls, text: str) -> "Slice":
@@ -88,25 +91,14 @@ def _text(choice: CutChoice) -> str:
     return str(choice).partition("@")[2] if isinstance(choice, StreamCut) else str(choice)
 
 
-def chosen(choice: CutChoice | str) -> CutChoice:
-    """Return a choice, or what its text names. Raises like `parse_choice`."""
-    return parse_choice(choice) if isinstance(choice, str) else choice
-
-
-def slice_of(
-    stream: str | Slice,
-    *,
-    start: CutChoice | str = HEAD,
-    end: CutChoice | str | None = None,
-    key: str | None = None,
-) -> Slice:
-    """Return the slice that arguments name: a stream with cuts, or their texts, and a key; or a slice by itself.
+def slice_of(stream: str | Slice, *, start: Place = HEAD, end: Place | None = None, key: str | None = None) -> Slice:
+    """Return the slice that arguments name: a stream with its places and a key; or a slice by itself.
 
     Raises:
-        InvalidArgumentError: a slice and a start, an end or a key beside it, or a text that names no cut.
+        InvalidArgumentError: a slice and a start, an end or a key beside it, or a text that names no place.
     """
     if not isinstance(stream, Slice):
-        return Slice(stream, chosen(start), None if end is None else chosen(end), key)
+        return Slice(stream, start, end, key)
     if start is not HEAD or end is not None or key is not None:
         raise InvalidArgumentError(f"{stream} has its own start, end and key; give them in the slice, or none of them")
     return stream

@@ -18,12 +18,14 @@ def kafka_advice(name: str, value: str) -> str | None:
     return f"is an option of Kafka: {advice if isinstance(advice, str) else advice(value)}"
 
 
-def _cut(option: str) -> Callable[[str], str]:
+def _cut(option: str, *, default: str) -> Callable[[str], str]:
     """Return what says which cut of this source a value of startingOffsets or endingOffsets is."""
 
     def advise(value: str) -> str:
         cut = {"earliest": "head", "latest": "tail"}.get(value.strip().lower())
-        return f"write {option}={cut}" if cut else f"write {option}, with a cut as str(cut) or a checkpoint has it"
+        if cut:
+            return f"write {option}={cut}"
+        return f"write {option}={default}, or a cut as str(cut) or a checkpoint has it"
 
     return advise
 
@@ -35,7 +37,7 @@ def _time(option: str) -> Callable[[str], str]:
         text = value.strip()
         if text.isascii() and text.isdigit() and len(text) <= 15:
             return f"write {option}={int(text) * 1000}, in microseconds"
-        return f"write {option}, with a time as 2026-01-31T18:00:00Z or in Unix microseconds"
+        return f"write {option}=2026-01-31T18:00:00Z, or the time in Unix microseconds"
 
     return advise
 
@@ -50,8 +52,8 @@ _ADVICE: Final[dict[str, Advice]] = {
     "subscribe": "write stream",
     "subscribepattern": "write streamPattern, in which * stands for any characters",
     "assign": "write stream; a task reads each segment, and key picks what is read",
-    "startingoffsets": _cut("startCut"),
-    "endingoffsets": _cut("endCut"),
+    "startingoffsets": _cut("startCut", default="head"),
+    "endingoffsets": _cut("endCut", default="tail"),
     "startingtimestamp": _time("startCut"),
     "endingtimestamp": _time("endCut"),
     "startingoffsetsbytimestamp": _time("startCut"),

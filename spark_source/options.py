@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from millrace.model.cut import HEAD, CutChoice, PastCut, StreamCut, parse_choice
+from millrace.model.cut import HEAD, CutChoice, PastCut, StreamCut, is_saved, parse_choice
 from millrace.model.quantities import parse_duration
 from millrace.model.selection import ANY, Selection, is_pattern
 from millrace.model.slice import Slice
@@ -174,7 +174,7 @@ def _patterns(text: str) -> tuple[str, ...]:
 
 
 def _cuts(text: str) -> Cuts:
-    return parse_cuts(text) if BETWEEN in text else parse_choice(text)
+    return parse_cuts(text) if BETWEEN in text and not is_saved(text) else parse_choice(text)
 
 
 def _cursor(text: str) -> str:

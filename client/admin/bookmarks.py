@@ -15,7 +15,7 @@ from typing import Final
 from millrace.client.read.conditional_cut import cut_before_first
 from millrace.client.read.reader import OpenReader
 from millrace.client.transport.channel import Channel
-from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
+from millrace.model.cut import HEAD, TAIL, Place, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event
 from millrace.model.html_table import html_table, shown_time
@@ -26,7 +26,7 @@ from millrace.wire import messages as m
 HOLD_S_LIMIT: Final = (1 << 32) - 1
 
 UseCuts = Callable[
-    [str, Sequence[CutChoice], Callable[[list[StreamCut]], Awaitable[list[StreamCut]]]], Awaitable[list[StreamCut]]
+    [str, Sequence[Place], Callable[[list[StreamCut]], Awaitable[list[StreamCut]]]], Awaitable[list[StreamCut]]
 ]
 """Resolves cuts of a stream and asks the server something of them, again if it is truncated in between."""
 
@@ -102,7 +102,7 @@ class _SavedCuts(Handle):
         """
         return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name))).changed)
 
-    async def _put(self, cuts: Mapping[str, CutChoice], *, hold_s: float = 0) -> dict[str, StreamCut]:
+    async def _put(self, cuts: Mapping[str, Place], *, hold_s: float = 0) -> dict[str, StreamCut]:
         async def put(places: list[StreamCut]) -> list[StreamCut]:
             named = [
                 m.NamedCut(
@@ -132,8 +132,11 @@ class Bookmarks(_SavedCuts):
         super().__init__(channel, stream, kind=m.CutKind.BOOKMARK, use_cuts=use_cuts)
         self._open_reader = open_reader
 
-    async def save(self, name: str, cut: CutChoice = TAIL) -> StreamCut:
+    async def save(self, name: str, cut: Place = TAIL) -> StreamCut:
         """Keep a cut under a name, in place of the bookmark of that name; return it, resolved.
+
+        Args:
+            cut: a place, as a cut or in words: see `Place`.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
@@ -141,7 +144,7 @@ class Bookmarks(_SavedCuts):
         """
         return (await self._put({name: cut}))[name]
 
-    async def save_many(self, cuts: Mapping[str, CutChoice]) -> dict[str, StreamCut]:
+    async def save_many(self, cuts: Mapping[str, Place]) -> dict[str, StreamCut]:
         """Keep cuts under names in one step; return them, resolved. Raises like `save`, and then none was kept."""
         return await self._put(cuts)
 
@@ -150,8 +153,8 @@ class Bookmarks(_SavedCuts):
         name: str,
         holds: Callable[[Event], bool],
         *,
-        start: CutChoice = HEAD,
-        end: CutChoice | None = None,
+        start: Place = HEAD,
+        end: Place | None = None,
     ) -> StreamCut:
         """Keep the cut at which a condition begins to hold, under a name; return it.
 
@@ -183,7 +186,7 @@ class Bookmarks(_SavedCuts):
 class Cursors(_SavedCuts):
     """The cursors of a stream: `client.cursors(stream)`."""
 
-    async def set(self, name: str, cut: CutChoice = HEAD, *, hold_s: float | None = None) -> StreamCut:
+    async def set(self, name: str, cut: Place = HEAD, *, hold_s: float | None = None) -> StreamCut:
         """Record how far a consumer has read; retention by consumption keeps all after the cut. Return it, resolved.
 
         Waits while the server is away, for `outage_timeout_s` of the client's options. Cancelling forgets the outcome.
@@ -199,7 +202,7 @@ class Cursors(_SavedCuts):
         """
         return (await self.set_many({name: cut}, hold_s=hold_s))[name]
 
-    async def set_many(self, cuts: Mapping[str, CutChoice], *, hold_s: float | None = None) -> dict[str, StreamCut]:
+    async def set_many(self, cuts: Mapping[str, Place], *, hold_s: float | None = None) -> dict[str, StreamCut]:
         """Record how far several consumers have read, by their names, in one step; return the cuts, resolved.
 
         Retention by consumption sees all of them or none: nothing is dropped that one of them has not passed. Raises

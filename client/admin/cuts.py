@@ -1,7 +1,6 @@
 """Cuts of streams: checked, resolved and searched for, also while a stream is truncated under the search."""
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from millrace.client.errors import CutTruncatedError, SegmentNotFoundError, SegmentTruncatedError
@@ -9,7 +8,19 @@ from millrace.client.read.cut_resolution import cut_after_bytes, cut_after_event
 from millrace.client.read.time_cuts import end_at_time, start_at_time
 from millrace.client.streams import fetch_history, fetch_stream
 from millrace.client.transport.channel import Channel
-from millrace.model.cut import HEAD, Cut, CutChoice, PastCut, SavedKind, SavedPlace, StreamCut, TimeCut
+from millrace.model.cut import (
+    HEAD,
+    Cut,
+    CutChoice,
+    PastCut,
+    Place,
+    SavedKind,
+    SavedPlace,
+    StreamCut,
+    TimeCut,
+    chosen,
+    chosen_time,
+)
 from millrace.model.errors import CutInvalidError, CutOrderError
 from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.model.names import checked_stream_name
@@ -110,21 +121,22 @@ class Cuts:
         """
         return await fetch_stream(self._writes, checked_stream_name(stream), timeout_s=self._timeout_s)
 
-    async def use(self, stream: str, choices: Sequence[CutChoice], use: Callable[[list[StreamCut]], Awaitable[R]]) -> R:
+    async def use(self, stream: str, choices: Sequence[Place], use: Callable[[list[StreamCut]], Awaitable[R]]) -> R:
         """Return what the server answers about cuts; about HEAD, TAIL and times as they are when it does.
 
         A time is the cut before which no event is of that time or newer.
         """
+        wanted = [chosen(choice) for choice in choices]
 
         async def choose(info: StreamInfo) -> list[StreamCut]:
-            return [await self.choose(choice, info) for choice in choices]
+            return [await self.choose(choice, info) for choice in wanted]
 
         while True:
             places = await self.search(stream, choose)
             try:
                 return await use(places)
             except CutTruncatedError:
-                if all(isinstance(choice, StreamCut) for choice in choices):
+                if all(isinstance(choice, StreamCut) for choice in wanted):
                     raise
                 # The stream was truncated since it was fetched: HEAD is at another place now.
 
@@ -163,21 +175,22 @@ class CutRequest:
         """Return the cut before everything that is left."""
         return (await self._cuts.fetch(self._stream)).head()
 
-    async def at_time(self, when: int | datetime, *, as_end: bool = False) -> StreamCut:
+    async def at_time(self, when: Place, *, as_end: bool = False) -> StreamCut:
         """Return the cut at an event time, as a start: no event with this timestamp or a newer one lies before it.
 
         Timestamps need not ascend: events that are older may lie after it. Where none does, it is the place before the
         first event of that time or newer, of all keys.
 
         Args:
-            when: Unix microseconds, or a datetime with a time zone.
+            when: Unix microseconds, a datetime or a date (UTC where it names no zone), how long ago as a timedelta,
+                or a text that names one of these.
             as_end: return the cut as an end: no event with an older timestamp lies after it, of those that are durable
                 now. Where timestamps ascend in each segment it is the same cut.
         """
-        choice = TimeCut.at(when)
+        choice = self._cuts.fixed(chosen_time(when))
         return await self._cuts.search(self._stream, lambda info: self._cuts.choose(choice, info, is_end=as_end))
 
-    async def after_events(self, count: int, *, start: CutChoice = HEAD) -> StreamCut:
+    async def after_events(self, count: int, *, start: Place = HEAD) -> StreamCut:
         """Return a cut with exactly so many events between `start` and it, or the tail where there are fewer.
 
         Of segments that are read side by side each gives a share of them, by what it holds.
@@ -186,19 +199,19 @@ class CutRequest:
         """
 
         async def find(info: StreamInfo) -> StreamCut:
-            place = await self._cuts.choose(start, info)
+            place = await self._cuts.choose(chosen(start), info)
             return await cut_after_events(self._cuts.reads, info, start=place, count=count)
 
         return await self._cuts.search(self._stream, find)
 
-    async def after_bytes(self, size_bytes: int, *, start: CutChoice = HEAD) -> StreamCut:
+    async def after_bytes(self, size_bytes: int, *, start: Place = HEAD) -> StreamCut:
         """Return a cut about so many bytes after `start`, at borders of blocks, or the tail where there are fewer.
 
         Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
         """
 
         async def find(info: StreamInfo) -> StreamCut:
-            place = await self._cuts.choose(start, info)
+            place = await self._cuts.choose(chosen(start), info)
             return await cut_after_bytes(self._cuts.reads, info, start=place, size_bytes=size_bytes)
 
         return await self._cuts.search(self._stream, find)

@@ -9,19 +9,17 @@ from millrace.client.errors import StreamNotFoundError
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.transport.channel import Channel
-from millrace.model.cut import HEAD, TAIL, CutChoice, StreamCut
+from millrace.model.cut import HEAD, TAIL, CutChoice, Place, StreamCut, chosen
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.selection import Selection
-from millrace.model.slice import Slice, chosen, slice_of
+from millrace.model.slice import Slice, slice_of
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 
 from .cuts import Cuts
 
-OneChoice = CutChoice | str
-"""A cut, a time, or the text of one."""
-Choices = OneChoice | Mapping[str, OneChoice]
+Choices = Place | Mapping[str, Place]
 """One for all streams, or one for each, by its name."""
 StreamList = list[str] | list[Slice] | list[str | Slice]
 
@@ -29,8 +27,8 @@ StreamList = list[str] | list[Slice] | list[str | Slice]
 class ReadOne(TypedDict, total=False):
     """How one stream is read: see `Client.reader`."""
 
-    start: OneChoice
-    end: OneChoice | None
+    start: Place
+    end: Place | None
     key: str | None
     options: ReaderOptions | None
 
@@ -178,7 +176,7 @@ class Readers:
         ]
 
 
-def _check_names(choices: Mapping[str, OneChoice], selection: Selection) -> None:
+def _check_names(choices: Mapping[str, Place], selection: Selection) -> None:
     strangers = [name for name in choices if name not in selection.names and not selection.matches(name)]
     if strangers:
         raise InvalidArgumentError(f"cuts are given for streams that are not read: {', '.join(strangers)[:200]}")

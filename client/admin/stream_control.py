@@ -2,13 +2,12 @@
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from datetime import datetime
 from typing import Any, Final
 
 from millrace.client.read.cut_resolution import Distance, distance
 from millrace.client.streams import fetch_history, stream_info
 from millrace.client.transport.channel import Channel, ChannelState
-from millrace.model.cut import HEAD, CutChoice, StreamCut
+from millrace.model.cut import HEAD, Place, StreamCut, chosen
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.lineage import History, StreamPart, parts_of_history
 from millrace.model.names import checked_stream_name
@@ -192,8 +191,11 @@ class StreamControl(Handle):
         """
         return bool((await self._writes.request(m.DeleteStream(checked_stream_name(name)))).changed)
 
-    async def truncate_stream(self, name: str, cut: CutChoice) -> StreamInfo:
+    async def truncate_stream(self, name: str, cut: Place) -> StreamInfo:
         """Drop the events before a cut; of a block that the cut goes through, all events stay.
+
+        Args:
+            cut: a place, as a cut or in words: see `Place`.
 
         Raises:
             CutInvalidError: the cut is one of another stream, or goes through the inside of an append, and then
@@ -205,20 +207,21 @@ class StreamControl(Handle):
             positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in cuts[0].positions]
             return stream_info(await self._writes.request(m.TruncateStream(checked_stream_name(name), positions)))
 
-        if not isinstance(cut, StreamCut):
-            return await self._cuts.use(name, [cut], truncate)
-        if cut.stream != name:
-            raise InvalidArgumentError(f"a cut of {cut.stream} cannot be used for {name}")
-        return await truncate([cut])
+        place = chosen(cut)
+        if not isinstance(place, StreamCut):
+            return await self._cuts.use(name, [place], truncate)
+        if place.stream != name:
+            raise InvalidArgumentError(f"a cut of {place.stream} cannot be used for {name}")
+        return await truncate([place])
 
     def stream_cut(
         self,
         name: str,
         *,
-        at_time: int | datetime | None = None,
+        at_time: Place | None = None,
         after_events: int | None = None,
         after_bytes: int | None = None,
-        start: CutChoice = HEAD,
+        start: Place = HEAD,
         as_end: bool = False,
     ) -> CutRequest:
         """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
@@ -252,20 +255,21 @@ class StreamControl(Handle):
         selection = Selection.of(streams)
         return await self._readers.tails(await self._readers.names(selection), named=selection.names)
 
-    async def distance(self, start: CutChoice, end: CutChoice, *, stream: str | None = None) -> Distance:
-        """Return the bytes and events between two cuts of one stream.
+    async def distance(self, start: Place, end: Place, *, stream: str | None = None) -> Distance:
+        """Return the bytes and events between two places of one stream, each a cut or in words: see `Place`.
 
         Args:
-            stream: needed only where neither is a `StreamCut`.
+            stream: needed only where neither is a `StreamCut`, or the text of one.
 
         Raises like `reader`.
         """
-        names = {cut.stream for cut in (start, end) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
+        first, last = chosen(start), chosen(end)
+        names = {cut.stream for cut in (first, last) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
         if len(names) != 1:
             raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
 
         async def measure(info: StreamInfo) -> Distance:
-            first, last = await self._cuts.choose(start, info), await self._cuts.choose(end, info, is_end=True)
-            return await distance(self._reads, info, start=first, end=last)
+            places = await self._cuts.choose(first, info), await self._cuts.choose(last, info, is_end=True)
+            return await distance(self._reads, info, start=places[0], end=places[1])
 
         return await self._cuts.search(names.pop(), measure)

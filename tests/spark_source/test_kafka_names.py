@@ -15,10 +15,10 @@ NAMES = [
     ("startingOffsets", "earliest", "write startCut=head"),
     ("startingOffsets", "LATEST", "write startCut=tail"),
     ("endingOffsets", "latest", "write endCut=tail"),
-    ("endingOffsets", '{"a":{"0":23}}', "write endCut, with a cut"),
+    ("endingOffsets", '{"a":{"0":23}}', "write endCut=tail, or a cut"),
     ("startingTimestamp", "1700000000000", "write startCut=1700000000000000, in microseconds"),
     ("endingTimestamp", "1700000000000", "write endCut=1700000000000000"),
-    ("startingOffsetsByTimestamp", '{"a":{"0":23}}', "write startCut, with a time"),
+    ("startingOffsetsByTimestamp", '{"a":{"0":23}}', "write startCut=2026-01-31T18:00:00Z"),
     ("maxOffsetsPerTrigger", "5", "write maxEventsPerTrigger"),
     ("minOffsetsPerTrigger", "5", "leave it out"),
     ("kafka.group.id", "g", "write cursor"),
@@ -39,7 +39,7 @@ def test_the_names_of_spark_s_kafka_source_are_answered_with_ours(name: str, val
             parse_options({**GIVEN, given: value})
         assert caught.value.option == given
         assert advice in str(caught.value)
-    for option, written in re.findall(r"write (\w+)(?:=([\w-]+))?", advice):
+    for option, written in re.findall(r"write (\w+)(?:=([\w:-]+))?", advice):
         assert option in OPTION_NAMES
         if written:
             parse_options({**GIVEN, option: written})
