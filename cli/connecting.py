@@ -1,22 +1,41 @@
 """How a command reaches a server: the options that all of them share."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from millrace.client import blocking
+from millrace.client.client import Client, connect
 from millrace.client.options import ADDRESS_DEFAULT, ADDRESS_VARIABLE, TOKEN_VARIABLE, ClientOptions
 from millrace.client.waiting import Waiting
+from millrace.model.errors import MillraceError
 from millrace.model.quantities import parse_duration
 
 from .output import print_waiting
 
-StreamArgument = Annotated[str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.")]
+COMPLETION_TIMEOUT_S: Final = 1.0
+COMPLETED_COUNT_MAX: Final = 200
+
+
+def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the streams that begin with a text, for a shell that completes it; none where no server answers."""
+    options = ClientOptions(connect_timeout_s=COMPLETION_TIMEOUT_S, request_timeout_s=COMPLETION_TIMEOUT_S)
+    try:
+        with blocking.connect(context.params.get("address"), options=options) as client:
+            return list(islice(client.list_streams(incomplete), COMPLETED_COUNT_MAX))
+    except (MillraceError, OSError):
+        return []  # a shell has no place to say why
+
+
+StreamArgument = Annotated[
+    str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.", autocompletion=complete_stream)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -63,6 +82,13 @@ class Server:
         """How long to wait, in the midst of reading or writing, for a server that is away."""
         return math.inf if self.timeout_s is None else self.timeout_s
 
+    @property
+    def arguments(self) -> list[str]:
+        """What names this server on the command line."""
+        named = [] if self.address is None else ["--address", self.address]
+        named += [] if self.token_file is None else ["--token-file", str(self.token_file)]
+        return named if self.timeout_s is None else [*named, "--timeout", f"{self.timeout_s:g}s"]
+
     @contextmanager
     def connect(self, *, on_waiting: Callable[[Waiting | None], None] = print_waiting) -> Iterator[blocking.Client]:
         """Lend a client of the server.
@@ -74,9 +100,18 @@ class Server:
             InvalidArgumentError: the address is none.
             ServerUnreachableError: nothing answers there.
         """
-        token = self.token_file.read_text().strip() if self.token_file else None
-        options = ClientOptions(outage_timeout_s=self.outage_timeout_s, on_waiting=on_waiting)
-        if self.timeout_s is not None:
-            options = replace(options, request_timeout_s=self.timeout_s)
-        with blocking.connect(self.address, token=token, options=options) as client:
+        with blocking.connect(self.address, token=self._token(), options=self._options(on_waiting)) as client:
             yield client
+
+    @asynccontextmanager
+    async def connect_async(self, *, on_waiting: Callable[[Waiting | None], None]) -> AsyncIterator[Client]:
+        """Lend a client for asyncio. See `connect`."""
+        async with connect(self.address, token=self._token(), options=self._options(on_waiting)) as client:
+            yield client
+
+    def _token(self) -> str | None:
+        return self.token_file.read_text().strip() if self.token_file else None
+
+    def _options(self, on_waiting: Callable[[Waiting | None], None]) -> ClientOptions:
+        options = ClientOptions(outage_timeout_s=self.outage_timeout_s, on_waiting=on_waiting)
+        return options if self.timeout_s is None else replace(options, request_timeout_s=self.timeout_s)

@@ -8,16 +8,16 @@ import csv
 import json
 from collections.abc import Callable
 
-import typer
+from millrace.model.errors import InvalidArgumentError
 
 KeyOf = Callable[[bytes], str]
 
 
-class KeyFieldError(typer.BadParameter):
+class KeyFieldError(InvalidArgumentError):
     """A line without the field that was asked for."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason, param_hint="--key-field")
+        super().__init__(f"{reason} (--key-field)")
 
 
 def key_reader(field: str, first_line: bytes) -> tuple[KeyOf, bool]:

@@ -26,7 +26,7 @@ from millrace.server.errors import FolderLockedError, FolderVersionError, Server
 from millrace.server.host.descriptors import occupy_standard_descriptors
 
 from .option_groups import Commands
-from .output import print_error, print_text
+from .output import OutputClosedError, print_error, print_note, print_text
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -65,9 +65,9 @@ COMMANDS: Final = {
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),
     "writer": Command(PANELS[1], "See how far persistent writers have come.", ".writers"),
     "txn": Command(PANELS[1], "See transactions that are not over; commit what is prepared.", ".transactions"),
-    "write": Command(PANELS[2], "Write lines of standard input as events.", ".events"),
-    "read": Command(PANELS[2], "Print the events between two cuts.", ".events"),
-    "tail": Command(PANELS[2], "Print events as they become durable.", ".events"),
+    "write": Command(PANELS[2], "Write lines of standard input as events.", ".writing"),
+    "read": Command(PANELS[2], "Print the events between two cuts.", ".reading"),
+    "tail": Command(PANELS[2], "Print events as they become durable.", ".reading"),
     "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder.", extra="server"),
     "verify": Command(PANELS[3], "Check every byte of a data folder.", extra="server"),
     "repair": Command(PANELS[3], "Accept that content of the log is lost.", extra="server"),
@@ -150,25 +150,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         make_app(_needed_commands(given))(args=given, prog_name="millrace")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
+    except OutputClosedError:
+        return DONE
     except (ConnectionLostError, RequestTimeoutError) as error:
-        hint = "start one with `millrace serve`, or name it with --address HOST:PORT"
-        print_error(str(error), hint=hint if isinstance(error, ServerUnreachableError) else "")
+        _print_failure(error, str(error))
         return UNREACHABLE
     except InvalidArgumentError as error:
-        print_error(str(error))
+        _print_failure(error, str(error))
         return WRONG_USAGE
     except (MillraceError, ServerError) as error:
-        print_error(str(error), hint=_hint(error))
+        _print_failure(error, str(error))
         return FAILED
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        print_error(f"{place}{error.strerror or error}")
+        _print_failure(error, f"{place}{error.strerror or error}")
         return FAILED
     return DONE
 
 
+def _print_failure(error: Exception, message: str) -> None:
+    """Say what is wrong, what can be done about it, and what the command has noted of what it did before."""
+    print_error(message, hint=_hint(error))
+    for note in getattr(error, "__notes__", ()):
+        print_note(note)
+
+
 def _hint(error: Exception) -> str:
     """Say what can be done about an error; empty where nothing is to be added."""
+    if isinstance(error, ServerUnreachableError):
+        return "start one with `millrace serve`, or name it with --address HOST:PORT"
     if isinstance(error, StreamNotFoundError):
         return f"create it with `millrace stream create {error.subject or 'SCOPE/NAME'}`"
     if isinstance(error, SegmentNotFoundError):

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import typer
 
+from .output import closing_output
+
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
@@ -28,7 +30,7 @@ class Commands(typer.Typer):
 
 
 def _spread(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the fields of its records as parameters in their place."""
+    """Return the command with the fields of its records as parameters in their place; it flushes what it prints."""
     parameters = signature(command).parameters.values()
     records: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
 
@@ -36,7 +38,8 @@ def _spread(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(**values: Any) -> None:
         for name, record in records.items():
             values[name] = record(**{field.name: values.pop(field.name) for field in fields(record)})
-        command(**values)
+        with closing_output():
+            command(**values)
 
     spread: list[Parameter] = []
     for each in parameters:

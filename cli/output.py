@@ -4,12 +4,14 @@ Colour, boxes and progress bars appear on a terminal only. In a pipe a table is 
 nothing is cut. Nothing else in this part prints.
 """
 
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TextIO
 
 from rich import box
 from rich.console import Console
@@ -36,10 +38,48 @@ _PIPE_WIDTH: Final = 10_000
 """Columns of a pipe: wide enough that no line is broken or cut."""
 
 
+class OutputClosedError(Exception):
+    """Nobody reads standard output any more, as after `| head`: there is nothing left to do."""
+
+
+class _Console(Console):
+    """A console that leaves it to its caller what a closed pipe means; rich would end the program with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise what writing has raised; without anybody who reads standard error, nothing is told."""
+        if not self.stderr:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        self.quiet = True
+        _discard(sys.stderr)
+
+
+@contextmanager
+def closing_output() -> Iterator[None]:
+    """Flush standard output after the body.
+
+    Raises:
+        OutputClosedError: nobody reads it any more.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        raise OutputClosedError from None
+
+
+def _discard(stream: TextIO) -> None:
+    """Let what is left in the buffer of a closed pipe go nowhere; the end of the program would fail over it."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console on standard output, or standard error, as it is now."""
-    made = Console(stderr=stderr)
-    return made if made.is_terminal else Console(stderr=stderr, width=_PIPE_WIDTH)
+    made = _Console(stderr=stderr)
+    return made if made.is_terminal else _Console(stderr=stderr, width=_PIPE_WIDTH)
 
 
 def is_terminal() -> bool:

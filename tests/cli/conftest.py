@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+Write = Callable[..., Outcome]
+
+PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())"]
+"""The program in a process of its own, whatever is installed."""
 
 
 @pytest.fixture
@@ -65,6 +70,21 @@ def running() -> Iterator[TestServer]:
 def ask(run: Run, running: TestServer) -> Run:
     """Run a command against the server."""
     return lambda *arguments: run(*arguments, "--address", running.address)
+
+
+@pytest.fixture
+def write(ask: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Create a stream and write some input to it."""
+
+    def write_input(stream: str, data: bytes, *options: str) -> Outcome:
+        path = tmp_path / "input"
+        path.write_bytes(data)
+        ask("stream", "create", stream, "--segments", 3)
+        with path.open() as file:
+            monkeypatch.setattr(sys, "stdin", file)
+            return ask("write", stream, *options)
+
+    return write_input
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,11 @@
 import asyncio
 import json
+import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,29 +16,10 @@ from millrace.client.testing import server as server_of
 from millrace.server.app import Server
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import KIB, MIB
-from tests.cli.conftest import Outcome, Run
+from tests.cli.conftest import PROGRAM, Run, Write
 from tests.support.files import MemoryFileSystem
 from tests.support.servers import server_options
 from tests.support.waiting import until
-
-PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())"]
-
-Write = Callable[..., Outcome]
-
-
-@pytest.fixture
-def write(ask: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Create a stream and write some input to it."""
-
-    def write_input(stream: str, data: bytes, *options: str) -> Outcome:
-        path = tmp_path / "input"
-        path.write_bytes(data)
-        ask("stream", "create", stream, "--segments", 3)
-        with path.open() as file:
-            monkeypatch.setattr(sys, "stdin", file)
-            return ask("write", stream, *options)
-
-    return write_input
 
 
 def test_each_line_becomes_an_event(write: Write, ask: Run) -> None:
@@ -102,80 +85,11 @@ def test_a_line_without_the_key_is_wrong_usage_and_named(write: Write) -> None:
     assert "line 3" in outcome.err
 
 
-def test_a_value_that_is_no_text_is_given_in_base_64(write: Write, ask: Run) -> None:
-    write("events/binary", b"\xff\xfe\n")
-
-    assert json.loads(ask("read", "events/binary", "--json").out)["value_base64"] == "//4="
-
-
-def test_headers_are_shown_as_text_where_they_are_text(running: TestServer, ask: Run) -> None:
-    with millrace.blocking.connect(running.address) as client:
-        client.create_stream("events/headers")
-        with client.writer("events/headers") as writer:
-            writer.write(b"with", headers={"trace": "ä1".encode(), "raw": b"\xff\xfe"})
-            writer.write(b"without")
-
-    events = [json.loads(line) for line in ask("read", "events/headers", "--json").lines]
-
-    assert [event["headers"] for event in events] == [{"trace": "ä1", "raw": {"base64": "//4="}}, {}]
-
-
 def test_lines_far_longer_than_a_read_are_whole_events(write: Write, ask: Run) -> None:
     line = b"x" * 5_000_000
     write("events/long", line + b"\nshort\n", "--key", "k")
 
     assert ask("read", "events/long").out.encode() == line + b"\nshort\n"
-
-
-def test_a_line_above_the_limit_of_an_event_is_refused(write: Write) -> None:
-    outcome = write("events/too-long", b"x" * (9 << 20))
-
-    assert outcome.code == 2
-
-
-def test_reading_resumes_from_a_cut(write: Write, ask: Run) -> None:
-    write("events/cuts", b"1\n2\n3\n", "--key", "k")
-    first, second = (json.loads(line) for line in ask("read", "events/cuts", "--json", "--limit", 2).lines)
-    head = ask("stream", "info", "events/cuts", "--json").json["head"]
-    cut = head.replace(f"{second['segment']}:0.0", f"{second['segment']}:{second['offset']}.{second['index']}")
-
-    assert first["value"] == "1"
-    assert ask("read", "events/cuts", "--from", cut).out == "2\n3\n"
-    assert ask("read", "events/cuts", "--to", cut).out == "1\n"
-    assert ask("read", "events/cuts", "--from", "tail").out == ""
-
-
-def test_reading_from_a_place_after_the_end_is_wrong_usage(write: Write, ask: Run) -> None:
-    """Behaviour 27."""
-    write("events/reversed", b"1\n2\n")
-
-    refused = ask("read", "events/reversed", "--from", "tail", "--to", "head")
-
-    assert (refused.code, refused.out) == (2, "")
-    assert "is after the end" in refused.err
-
-
-def test_several_streams_are_read_by_name_pattern_and_slice(write: Write, ask: Run) -> None:
-    """Behaviour 72, for keys."""
-    for name, key in (("many/a", "one"), ("many/b", "two")):
-        write(name, f"{name} 1\n{name} 2\n".encode(), "--key", key)
-
-    assert sorted(ask("read", "many/a", "many/b").lines) == [f"many/{name} {n}" for name in "ab" for n in (1, 2)]
-    assert min(ask("read", "many/*", "--names").lines) == "many/a\tmany/a 1"
-    assert ask("read", "many/*", "--key", "two").lines == ["many/b 1", "many/b 2"]
-    assert ask("read", "many/a@head..tail#one").lines == ["many/a 1", "many/a 2"]
-    assert ask("read", "many/a@head..tail#two").lines == []
-    assert ask("read", "many/a", "--key", "one", "--limit", 1).lines == ["many/a 1"]
-    events = [json.loads(line) for line in ask("read", "many/a@tail..tail", "many/b", "--json").lines]
-    assert [(event["stream"], event["value"]) for event in events] == [("many/b", "many/b 1"), ("many/b", "many/b 2")]
-    assert ask("read", "many/a@head..tail", "--key", "one").code == 2
-
-
-def test_the_tail_of_a_sealed_stream_ends(write: Write, ask: Run) -> None:
-    write("events/sealed", b"1\n2\n", "--key", "k")
-    ask("stream", "seal", "events/sealed")
-
-    assert ask("tail", "events/sealed", "--from", "head").out == "1\n2\n"
 
 
 def test_writing_to_a_missing_stream_is_refused(write: Write, ask: Run) -> None:
@@ -232,49 +146,6 @@ def test_a_command_that_is_killed_is_given_its_input_again(running: TestServer, 
 
 
 @pytest.mark.slow
-def test_a_tail_outlives_an_outage_and_says_what_it_waits_for() -> None:
-    """Behaviour 89."""
-    with server_of() as running, millrace.blocking.connect(running.address) as client:
-        client.create_stream("events/outage")
-        arguments = ["tail", "events/outage", "--from", "head", "--address", running.address]
-        tail = subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert tail.stdout is not None
-        assert tail.stderr is not None
-        with tail, client.writer("events/outage", writer_id="w") as writer:
-            writer.write(b"before")
-            assert tail.stdout.readline() == b"before\n"
-            running.kill()
-            assert tail.stderr.readline().startswith(
-                b"waiting for the server, unreachable: no server could be reached at"
-            )
-            running.start()
-            writer.write(b"after")
-            assert tail.stdout.readline() == b"after\n"
-            tail.send_signal(signal.SIGINT)
-            assert tail.wait(60) == 0
-            assert tail.stderr.read() == b"waiting is over\n"
-
-
-@pytest.mark.slow
-def test_a_tail_with_a_time_limit_ends_with_the_cut_to_resume_from() -> None:
-    with server_of() as running:
-        with millrace.blocking.connect(running.address) as client:
-            client.create_stream("events/limit")
-            with client.writer("events/limit") as writer:
-                writer.write(b"before")
-        arguments = ["tail", "events/limit", "--from", "head", "--timeout", "0.1s", "--address", running.address]
-        tail = subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        assert tail.stdout is not None
-        assert tail.stderr is not None
-        with tail:
-            assert tail.stdout.readline() == b"before\n"
-            running.kill()
-            assert tail.wait(60) == 3
-            assert b"given up after 0.1 s" in (said := tail.stderr.read())
-            assert b"; resume at events/limit@" in said
-
-
-@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -313,3 +184,159 @@ async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
     assert outcome.code == 0
     assert "waiting is over" in said + outcome.err
     assert "wrote 800 events" in outcome.err
+
+
+def resumed(said: str, path: Path) -> tuple[bytes, list[str]]:
+    """Return the input and the arguments of the command that is said to resume with."""
+    (command,) = re.findall(r"to resume[^:]*: (.*)$", said, re.MULTILINE)
+    source, _, program = command.rpartition(" | ") if " | " in command else ("cat FILE", "", command.partition(" <")[0])
+    data = subprocess.run(["sh", "-c", source.replace("FILE", str(path))], capture_output=True, check=True).stdout
+    assert program.startswith("millrace ")
+    return data, shlex.split(program)[1:]
+
+
+def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(write: Write, ask: Run) -> None:
+    outcome = write("events/too-long", b"one\n\n" + b"x" * (9 << 20) + b"\nfour\n")
+
+    assert outcome.code == 2
+    assert "error: line 3 is longer than 8.0 MiB, the most of an event" in outcome.err
+    assert "1 line is stored in events/too-long; to resume after line 1: tail -n +2 FILE | millrace" in outcome.err
+    assert ask("read", "events/too-long").out == "one\n"
+
+
+@pytest.mark.parametrize("options", [("--key-field", "k"), ("--key-field", "k", "--writer-id", "resumed")])
+def test_the_advice_of_how_to_resume_is_right(
+    write: Write, run: Run, ask: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """The rest is stored, once, and the header is given again."""
+    stream = f"events/advice-{len(options)}"
+    lines = [b"n,k", b"1,a", b"2,b", b"3", b"4,a", b"5,c"]
+    outcome = write(stream, b"\n".join(lines), *options)
+    assert outcome.code == 2
+    assert "line 4 has 1 columns" in outcome.err
+    assert f"2 lines are stored in {stream}; " in outcome.err
+
+    path = tmp_path / "mended"
+    path.write_bytes(b"\n".join([*lines[:3], b"3,d", *lines[4:]]))
+    data, arguments = resumed(outcome.err, path)
+    (tmp_path / "rest").write_bytes(data)
+    with (tmp_path / "rest").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert run(*arguments).code == 0
+
+    assert sorted(ask("read", stream).lines) == ["1,a", "2,b", "3,d", "4,a", "5,c"]
+
+
+def test_a_line_without_a_key_and_a_tab_is_named(write: Write) -> None:
+    for line, problem in (
+        (b"no tab", "line 2 has no tab after its key"),
+        (b"\\x\tv", "line 2 '\\\\x' escapes nothing"),
+    ):
+        assert problem in write("events/no-tab", b"k\t1\n" + line, "--keys").err
+    assert "line 1 is no JSON" in write("events/no-tab", b"{", "--json").err
+    assert write("events/no-tab", b"", "--json", "--key", "k").code == 2
+
+
+def test_a_missing_stream_is_created_where_that_is_asked_for(
+    running: TestServer, ask: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"1\n2\n")
+    with path.open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        refused = ask("write", "events/created")
+        assert refused.code == 1
+        assert "0 lines are stored in events/created; to resume, give the whole input again: millrace" in refused.err
+        assert "created events/created with 1 segment" in ask("write", "events/created", "--create").err
+        assert "created" not in ask("write", "events/created", "--create").err.replace("events/created", "")
+    assert ask("read", "events/created").lines == ["1", "2"]
+
+
+def test_without_a_server_nothing_is_stored(run: Run) -> None:
+    outcome = run("write", "events/away", "--address", "127.0.0.1:1")
+
+    assert outcome.code == 3
+    assert outcome.err.splitlines()[-1] == (
+        "0 lines are stored in events/away; to resume, give the whole input again: "
+        "millrace write events/away --address 127.0.0.1:1 < FILE"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_ends_with_what_is_stored(running: TestServer, ask: Run, number: signal.Signals, name: str) -> None:
+    stream = f"events/stopped-{number}"
+    ask("stream", "create", stream)
+    arguments = [*PROGRAM, "write", stream, "--address", running.address]
+    with (
+        subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        millrace.blocking.connect(running.address) as client,
+        client.reader(stream) as reader,
+    ):
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("one\ntwo\n\nfour\nhalf")
+        process.stdin.flush()
+        assert [next(reader).value for _ in range(3)] == [b"one", b"two", b"four"]
+        process.send_signal(number)
+        said = process.stderr.read()
+
+    assert process.returncode == 128 + number
+    assert said == (
+        f"stopped by {name}: 3 lines are stored in {stream}; to resume after line 4: tail -n +5 FILE | "
+        f"millrace write {stream} --address {running.address}\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_leaves_lines_in_doubt_which_are_counted() -> None:
+    with server_of() as running, millrace.blocking.connect(running.address) as client:
+        client.create_stream("events/gone")
+        arguments = [*PROGRAM, "write", "events/gone", "--timeout", "0.1s", "--address", running.address]
+        with (
+            subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+            client.reader("events/gone") as reader,
+        ):
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write("one\n")
+            process.stdin.flush()
+            assert next(reader).value == b"one"
+            running.kill()
+            process.stdin.write("two\nthree\n")
+            process.stdin.flush()
+            said = process.stderr.read()
+
+    assert process.returncode in (1, 3)
+    assert "1 line is stored in events/gone; up to 2 lines after line 1 may be, too; to resume after line 1: " in said
+
+
+@pytest.mark.slow
+def test_lines_that_are_typed_are_asked_for(running: TestServer, ask: Run) -> None:
+    """On a terminal of its own; Ctrl-D ends."""
+    outer, inner = os.openpty()
+    arguments = [*PROGRAM, "write", "events/typed", "--create", "--address", running.address]
+    with subprocess.Popen(arguments, stdin=inner, stderr=subprocess.PIPE, text=True) as process:
+        os.close(inner)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "created events/typed with 1 segment\n"
+        assert process.stderr.readline() == (
+            "reading lines from the terminal: each is stored when it is typed; Ctrl-D ends\n"
+        )
+        os.write(outer, b"typed\n\x04")
+        assert process.stderr.readline().startswith("done wrote 1 event (5 B) to events/typed in ")
+    os.close(outer)
+    assert process.returncode == 0
+    assert ask("read", "events/typed").lines == ["typed"]
+
+
+@pytest.mark.slow
+def test_nobody_who_hears_what_is_said_is_no_error(running: TestServer, ask: Run) -> None:
+    arguments = [*PROGRAM, "write", "events/unheard", "--create", "--address", running.address]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=writing) as process:
+        os.close(writing)
+        process.communicate(b"1\n2\n")
+    assert process.returncode == 0
+    assert ask("read", "events/unheard").lines == ["1", "2"]

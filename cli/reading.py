@@ -1,0 +1,190 @@
+"""`millrace read` and `tail`: events out to lines."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from millrace.client import blocking
+from millrace.model.cut import CHOICE_FORMS, StreamCut, parse_choice
+from millrace.model.position import Position
+from millrace.model.selection import is_pattern
+from millrace.model.slice import Slice, is_slice
+
+from .connecting import Server, complete_stream
+from .output import print_note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+AnyReader = blocking.Reader | blocking.StreamsReader
+
+
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """How events are printed, and how many of them."""
+
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after so many events.", show_default="all")
+    ] = None
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line: value, key, timestamp and position.")
+    ] = False
+    with_keys: Annotated[
+        bool,
+        typer.Option("--keys", help="Print the key and a tab before each value; a tab in a key is a backslash and t."),
+    ] = False
+    with_names: Annotated[
+        bool, typer.Option("--names", help="Print the stream and a tab before each value, where there are several.")
+    ] = False
+
+    def print(self, reader: AnyReader, *, at_once: bool = False) -> "pa.RecordBatch | None":
+        """Print events up to the limit; return what is left of the last batch, None without a limit or before it.
+
+        Args:
+            at_once: print each batch before the next one is waited for.
+        """
+        from .batch_lines import json_lines, plain_lines
+
+        left = sys.maxsize if self.limit is None else self.limit
+        out = sys.stdout.buffer
+        sys.stdout.flush()
+        with closing(reader.arrow_batches()) as batches:
+            for batch in batches:
+                shown = batch.slice(0, left)
+                if self.as_json:
+                    out.write(json_lines(shown))
+                else:
+                    out.write(plain_lines(shown, with_keys=self.with_keys, with_names=self.with_names))
+                left -= shown.num_rows
+                if at_once:
+                    out.flush()
+                if not left:
+                    return batch.slice(shown.num_rows)
+        return None
+
+
+StreamsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="STREAM...",
+        help="Streams, patterns like `plant/sensor-*`, and slices like `shop/orders@head..tail#customer-3`, which have "
+        "start, end and key in them.",
+        autocompletion=complete_stream,
+    ),
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Only the events of this key.", show_default="all")
+]
+
+
+def read(
+    server: Server,
+    streams: StreamsArgument,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help=f"Where to start: {CHOICE_FORMS}.", show_default="head"),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help=f"Where to stop: {CHOICE_FORMS}; the tail is that of now.",
+            show_default="tail",
+        ),
+    ] = None,
+    key: KeyOption = None,
+    *,
+    printing: Printing,
+) -> None:
+    """Print the events between two cuts, a line each; those of one key in the order written."""
+    asked = _Asked(streams, start=start, end=end, key=key, start_default="head", end_default="tail")
+    with server.connect() as client, asked.open(client) as reader:
+        rest = printing.print(reader)
+        if rest is not None and sys.stderr.isatty():
+            _print_position(reader, rest)
+
+
+def tail(
+    server: Server,
+    streams: StreamsArgument,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="PLACE", help=f"Where to start: {CHOICE_FORMS}.", show_default="tail"),
+    ] = None,
+    key: KeyOption = None,
+    *,
+    printing: Printing,
+) -> None:
+    """Print events as they become durable, until Ctrl-C or the end of a sealed stream.
+
+    Streams that come to match a pattern join from their heads on.
+    """
+    asked = _Asked(streams, start=start, end=None, key=key, start_default="tail", end_default=None)
+    with server.connect() as client, asked.open(client) as reader:
+        try:
+            printing.print(reader, at_once=True)
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                _print_position(reader)
+
+
+class _Asked:
+    """What is to be read, as it was given on the command line: checked before the server is asked.
+
+    Raises:
+        typer.BadParameter, InvalidArgumentError: it is nothing that can be read.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[str],
+        *,
+        start: str | None,
+        end: str | None,
+        key: str | None,
+        start_default: str,
+        end_default: str | None,
+    ) -> None:
+        self._parts = [Slice.parse(text) if is_slice(text) else text for text in streams]
+        if isinstance(self._parts[0], Slice) and len(streams) == 1 and (start or end or key is not None):
+            raise typer.BadParameter("a slice has a start, an end and a key of its own")
+        self._start = parse_choice(start or start_default)
+        last = end or end_default
+        self._end = parse_choice(last) if last else None
+        self._key = key
+
+    def open(self, client: blocking.Client) -> AnyReader:
+        """Return a reader of it."""
+        first, *others = self._parts
+        if isinstance(first, Slice) and not others:
+            return client.reader(first)
+        if isinstance(first, str) and not others and not is_pattern(first):
+            return client.reader(first, start=self._start, end=self._end, key=self._key)
+        return client.reader(self._parts, start=self._start, end=self._end, key=self._key)
+
+
+def _print_position(reader: AnyReader, rest: "pa.RecordBatch | None" = None) -> None:
+    """Say where to read on.
+
+    Args:
+        rest: what was read last and is not printed.
+    """
+    cuts = reader.positions().values() if isinstance(reader, blocking.StreamsReader) else [reader.position()]
+    for cut in cuts:
+        print_note(f"read on with --from '{cut if rest is None else before(cut, rest)}'")
+
+
+def before(cut: StreamCut, rest: "pa.RecordBatch") -> StreamCut:
+    """Return the cut before the events of a batch that was read last, given the cut after them."""
+    segments, offsets, indexes = (rest.column(name).to_pylist() for name in ("segment", "offset", "index"))
+    places = dict(cut.positions)
+    # Backwards, so that the first event of a segment is what is left. Of several streams the batch is of one.
+    for segment_id, offset, event_index in zip(reversed(segments), reversed(offsets), reversed(indexes), strict=True):
+        if segment_id in places:
+            places[segment_id] = Position(offset, event_index)
+    return StreamCut.of(cut.stream, places)

@@ -1,0 +1,60 @@
+"""Standard input for an event loop, whatever it is: a file, a pipe or a terminal.
+
+A loop cannot wait for a file, and reading in its executor would hold up the end of the program until a line is typed.
+So a thread reads, one piece at a time, when it is asked to; it is a daemon, and may be left in the middle of a read.
+"""
+
+import asyncio
+import os
+import threading
+from queue import SimpleQueue
+from typing import Final
+
+from millrace.wire.limits import MIB
+
+PIECE_BYTES_MAX: Final = 1 * MIB
+
+
+class StandardInput:
+    """Reads from a descriptor. Made in the event loop that waits for it; to be closed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._loop = asyncio.get_running_loop()
+        self._asked: SimpleQueue[asyncio.Future[bytes] | None] = SimpleQueue()
+        threading.Thread(target=self._serve, name="standard input", daemon=True).start()
+
+    async def read(self) -> bytes:
+        """Return the next piece, as much as there is; empty at the end. A cancelled read may lose a piece.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._asked.put(future)
+        return await future
+
+    def close(self) -> None:
+        """End the thread, once it reads no more."""
+        self._asked.put(None)
+
+    def _serve(self) -> None:
+        while (future := self._asked.get()) is not None:
+            data: bytes | OSError
+            try:
+                data = os.read(self._descriptor, PIECE_BYTES_MAX)
+            except OSError as error:
+                data = error
+            try:
+                self._loop.call_soon_threadsafe(_answer, future, data)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits for it
+
+
+def _answer(future: "asyncio.Future[bytes]", data: bytes | OSError) -> None:
+    if future.done():
+        return
+    if isinstance(data, OSError):
+        future.set_exception(data)
+    else:
+        future.set_result(data)

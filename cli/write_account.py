@@ -1,0 +1,113 @@
+"""What of an input is stored, line by line, and how the writing of it is resumed."""
+
+import shlex
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .figures import count_text
+from .input_lines import Lines
+
+
+class Outcome(Protocol):
+    """A future of a writer."""
+
+    def done(self) -> bool:
+        """Whether it is known if the lines are stored."""
+        ...
+
+    def cancelled(self) -> bool:
+        """Whether it never will be."""
+        ...
+
+    def exception(self) -> BaseException | None:
+        """Why they are not."""
+        ...
+
+
+@dataclass(slots=True)
+class Account:
+    """Counts lines.
+
+    Attributes:
+        stored_through: the number of the last line up to which all are stored; -1 if none is.
+        stored_count: how many are known to be stored.
+        sent_count: how many were given to the writer.
+        size_bytes: of those.
+    """
+
+    stored_through: int = -1
+    stored_count: int = 0
+    sent_count: int = 0
+    size_bytes: int = 0
+    _first_count: int = 0
+    _pending: deque[tuple[Lines, Outcome]] = field(default_factory=deque)
+
+    def sent(self, lines: Lines, outcome: Outcome) -> None:
+        """Count lines that were given to the writer."""
+        self.sent_count += len(lines.lines)
+        self.size_bytes += sum(map(len, lines.lines))
+        self._pending.append((lines, outcome))
+        self._settle()
+
+    def close(self) -> None:
+        """Count what is known by now: nothing more will be."""
+        self._settle()
+        self.stored_count += sum(len(lines.lines) for lines, outcome in self._pending if _is_stored(outcome))
+
+    @property
+    def doubtful_count(self) -> int:
+        """How many lines after `stored_through` may be stored, or are."""
+        return self.sent_count - self._first_count
+
+    def _settle(self) -> None:
+        while self._pending and _is_stored(self._pending[0][1]):
+            lines, _ = self._pending.popleft()
+            self.stored_through = lines.numbers[-1]
+            self.stored_count += len(lines.lines)
+            self._first_count += len(lines.lines)
+
+
+def _is_stored(outcome: Outcome) -> bool:
+    return outcome.done() and not outcome.cancelled() and outcome.exception() is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resuming:
+    """How the same writing is done again.
+
+    Attributes:
+        arguments: of `millrace`.
+        resumed_through: what earlier runs under the writer id have stored; -1 for nothing.
+        header_number: of the line that names the columns, which is needed again; 0 if none does.
+        is_typed: the lines are typed, so there is nothing that could be given again.
+    """
+
+    arguments: Sequence[str]
+    writer_id: str | None
+    resumed_through: int = -1
+    header_number: int = 0
+    is_typed: bool = False
+
+    def text(self, account: Account, stream: str) -> str:
+        """Say how many lines are stored, and what to do with the others."""
+        stored = account.stored_count
+        said = f"{count_text(stored, 'line')} {'is' if stored == 1 else 'are'} stored in {stream}"
+        if self.resumed_through > 0:
+            said += f", after line {self.resumed_through:,} of earlier runs"
+        command = shlex.join(["millrace", *self.arguments])
+        if self.writer_id is not None:
+            return f"{said}; to resume, give the whole input again, and what is stored is left out: {command} < FILE"
+        if account.doubtful_count:
+            doubtful = count_text(account.doubtful_count, "line")
+            said += f"; up to {doubtful} after line {max(account.stored_through, 0):,} may be, too"
+        if self.is_typed:
+            return said
+        start = account.stored_through + 1
+        if start <= 1:
+            return f"{said}; to resume, give the whole input again: {command} < FILE"
+        rest = f"tail -n +{start} FILE"
+        if self.header_number:
+            rest = f"{{ head -n {self.header_number} FILE; {rest}; }}"
+        return f"{said}; to resume after line {account.stored_through:,}: {rest} | {command}"
