@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -34,6 +35,8 @@ from millrace.client.waiting import Waiting
 
 from .figures import duration_text
 
+_FOLDED_WIDTH_MIN: Final = 12
+"""Columns of a terminal that text needs at least, to be read where it is folded."""
 _PIPE_WIDTH: Final = 10_000
 """Columns of a pipe: wide enough that no line is broken or cut."""
 
@@ -139,28 +142,61 @@ def print_table(
 def make_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", right: Sequence[str] = ()
 ) -> Table:
-    """Return a table to be printed, or shown live."""
-    content = [list(row) for row in rows]
-    on_terminal = is_terminal()
+    """Return a table to be printed, or shown live.
+
+    On a terminal that is too narrow for it, each row is a block instead: a line for each column, and none is cut.
+    """
+    values = [list(row) for row in rows]
+    content = [[value if isinstance(value, Text) else _cell(value) for value in row] for row in values]
+    target = console()
     table = Table(
         title=escape(title) or None,
         title_justify="left",
-        title_style="bold" if on_terminal else "",
-        box=box.SIMPLE_HEAD if on_terminal else None,
-        pad_edge=on_terminal,
-        padding=(0, 1) if on_terminal else (0, 2, 0, 0),
-        header_style="cyan" if on_terminal else "",
+        title_style="bold" if target.is_terminal else "",
+        box=box.SIMPLE_HEAD if target.is_terminal else None,
+        pad_edge=target.is_terminal,
+        padding=(0, 1) if target.is_terminal else (0, 2, 0, 0),
+        header_style="cyan" if target.is_terminal else "",
     )
     for index, column in enumerate(columns):
-        values = [row[index] for row in content]
-        is_number = all(isinstance(value, int | float) or value in ("", None) for value in values)
-        to_right = column in right or (is_number and any(value not in ("", None) for value in values))
+        to_right = column in right or _are_numbers([row[index] for row in values])
         table.add_column(
-            column, justify="right" if to_right else "left", no_wrap=to_right or not on_terminal, overflow="fold"
+            column, justify="right" if to_right else "left", no_wrap=to_right or not target.is_terminal, overflow="fold"
         )
+    if target.is_terminal and _narrowest(table, content) > target.width:
+        return _blocks(columns, content, title=title)
     for row in content:
-        table.add_row(*(value if isinstance(value, Text) else escape(_cell(value)) for value in row))
+        table.add_row(*(value if isinstance(value, Text) else escape(value) for value in row))
     return table
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Return whether some values are numbers, and the others nothing."""
+    given = [value for value in values if value not in ("", None)]
+    return bool(given) and all(isinstance(value, int | float) for value in given)
+
+
+def _narrowest(table: Table, content: Sequence[Sequence[str | Text]]) -> int:
+    """Return the columns of a terminal that a table takes at least: what is set to the right is not broken."""
+    width = 2 + 3 * len(table.columns) - 1  # the edges, the padding of each column, and what is between them
+    for index, column in enumerate(table.columns):
+        longest = max((cell_len(str(cell)) for cell in (column.header, *(row[index] for row in content))), default=0)
+        width += longest if column.no_wrap else min(longest, _FOLDED_WIDTH_MIN)
+    return width
+
+
+def _blocks(columns: Sequence[str], content: Sequence[Sequence[str | Text]], *, title: str) -> Table:
+    """Return the rows below one another, each as names with their values."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.title, grid.title_justify, grid.title_style = escape(title) or None, "left", "bold"
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for number, row in enumerate(content):
+        if number:
+            grid.add_row("", "")
+        for column, value in zip(columns, row, strict=True):
+            grid.add_row(escape(column), value if isinstance(value, Text) else escape(value))
+    return grid
 
 
 def print_facts(facts: dict[str, Any], *, title: str = "") -> None:
