@@ -4,6 +4,7 @@ Exit codes: 0 done; 1 a check failed, or the server or the disk refused; 2 wrong
 """
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -35,6 +36,8 @@ UNREACHABLE: Final = 3
 
 _ANY_ARGUMENTS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
+COMPLETION_VARIABLE: Final = "_MILLRACE_COMPLETE"
+"""Set where a shell asks what could be typed next."""
 PANELS: Final = ("Start here", "Streams and segments", "Events", "Files and machine")
 
 
@@ -136,6 +139,9 @@ def _needed_commands(arguments: Sequence[str]) -> Iterable[str]:
 
     A client command then starts without loading the server, in half the time.
     """
+    if COMPLETION_VARIABLE in os.environ:
+        # The shell says in the environment what has been typed, in one variable or another.
+        arguments = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")).split()[1:]
     name = arguments[0] if arguments else ""
     return [name] if name in COMMANDS else list(COMMANDS)
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
-import uvloop
 
 from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
@@ -85,7 +84,7 @@ def write(
     with progress(f"writing to {stream}", total=None, is_shown=not resuming.is_typed) as update:
         writing = _Writing(server, stream, resuming, item_of=forms.get(True), update=update)
         writing.key, writing.key_field, writing.is_to_create = key, key_field, create
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner() as runner:
             ending = runner.run(writing.run())
     account = writing.account
     if ending is not None:
