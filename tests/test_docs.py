@@ -52,6 +52,7 @@ PAGES = (
     "docs/data-tools.md",
     "docs/errors.md",
     "docs/console.md",
+    "docs/command-line.md",
     "docs/operations.md",
     "docs/settings.md",
     "docs/streams.md",
@@ -242,6 +243,28 @@ def test_the_shell_sessions_about_streams(
     out = capsys.readouterr().out
     assert "replaced 6, 7, 8 into 9, 10" in out
     assert "never fewer than 2 segments" in out
+
+
+@pytest.mark.slow
+def test_the_shell_sessions_of_the_command_line_print_what_is_shown(tmp_path: Path) -> None:
+    """Each block runs in a shell; the text after it is what it prints."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "millrace"
+    text = (ROOT / "docs" / "command-line.md").read_text()
+    sessions = re.findall(r"^```bash\n(.*?)^```\n(?:.*?^```text\n(.*?)^```)", text, re.MULTILINE | re.DOTALL)
+    with server() as running:
+        address = f"--address {running.address}"
+        python = f"{sys.executable} -c 'import sys; from millrace.cli.main import main; sys.exit(main())'"
+        program.write_text(f'#!/bin/sh\nexec {python} "$@" {address}\n')
+        program.chmod(0o755)
+        environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+        for session, printed in sessions:
+            shell = ["bash", "-e", "-o", "pipefail", "-c", session]
+            ran = subprocess.run(shell, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+            assert ran.returncode == 0, session + ran.stderr
+            assert ran.stdout.replace(f" {address}", "") == printed
+
+    assert len(sessions) == len(blocks("docs/command-line.md", "bash")) == 5
 
 
 @pytest.fixture
