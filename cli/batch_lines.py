@@ -45,8 +45,8 @@ def json_lines(batch: pa.RecordBatch) -> bytes:
     names = columns.pop(STREAM).to_pylist() if STREAM in columns else None
     lines: list[str] = []
     for number, fields in enumerate(zip(*(column.to_pylist() for column in columns.values()), strict=True)):
-        *plain, headers = fields
-        content = event_json(Event(*plain, dict(headers)))
+        value, key, timestamp_us, segment, offset, index, headers = fields
+        content = event_json(Event(value, key, timestamp_us, segment, offset, index, dict(headers)))
         if names is not None:
             content[STREAM] = names[number]
         lines.append(json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n")

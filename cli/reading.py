@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,18 +51,17 @@ class Printing:
         left = sys.maxsize if self.limit is None else self.limit
         out = sys.stdout.buffer
         sys.stdout.flush()
-        with closing(reader.arrow_batches()) as batches:
-            for batch in batches:
-                shown = batch.slice(0, left)
-                if self.as_json:
-                    out.write(json_lines(shown))
-                else:
-                    out.write(plain_lines(shown, with_keys=self.with_keys, with_names=self.with_names))
-                left -= shown.num_rows
-                if at_once:
-                    out.flush()
-                if not left:
-                    return batch.slice(shown.num_rows)
+        for batch in reader.arrow_batches():
+            shown = batch.slice(0, left)
+            if self.as_json:
+                out.write(json_lines(shown))
+            else:
+                out.write(plain_lines(shown, with_keys=self.with_keys, with_names=self.with_names))
+            left -= shown.num_rows
+            if at_once:
+                out.flush()
+            if not left:
+                return batch.slice(shown.num_rows)
         return None
 
 

@@ -226,7 +226,7 @@ def over_http(shop: Shop, place: str) -> int:
     url = f"http://{shop.console}/streams/{STREAM}/events?from={quote(place)}"
     try:
         with urllib.request.urlopen(url) as answer:
-            content = answer.read().decode()
+            content: str = answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
             raise InvalidArgumentError(json.loads(error.read())["error"]) from None

@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import pytest
 from millrace.client.testing import TestServer
 from tests.cli.conftest import Run
 
+Complete = Callable[[str, str], list[str]]
+
 
 @pytest.fixture
-def complete(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+def complete(run: Run, monkeypatch: pytest.MonkeyPatch) -> Complete:
     """Ask what a shell would offer after some words, of which the last one may be unfinished."""
 
     def ask(line: str, address: str) -> list[str]:
@@ -24,10 +27,10 @@ def complete(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
         assert (outcome.code, outcome.err) == (0, "")
         return outcome.lines
 
-    return ask  # type: ignore[return-value]  # a list of lines
+    return ask
 
 
-def test_streams_are_completed_from_the_server(ask: Run, running: TestServer, complete: Run) -> None:
+def test_streams_are_completed_from_the_server(ask: Run, running: TestServer, complete: Complete) -> None:
     for name in ("completed/a", "completed/b", "other/c"):
         ask("stream", "create", name)
 
@@ -38,13 +41,13 @@ def test_streams_are_completed_from_the_server(ask: Run, running: TestServer, co
     assert complete(away, "127.0.0.1:1") == ["completed/b"]
 
 
-def test_options_and_commands_are_completed(complete: Run) -> None:
+def test_options_and_commands_are_completed(complete: Complete) -> None:
     assert "--writer-id" in complete("millrace write --w", "127.0.0.1:1")
     assert complete("millrace stream trunc", "127.0.0.1:1") == ["truncate"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:1", "no address:x"])
-def test_without_a_server_nothing_is_completed_and_nothing_said(complete: Run, address: str) -> None:
+def test_without_a_server_nothing_is_completed_and_nothing_said(complete: Complete, address: str) -> None:
     assert "".join(complete("millrace read shop/", address)) == ""
 
 
