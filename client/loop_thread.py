@@ -232,16 +232,23 @@ def iterated(
     @documented(method)
     def iterate(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
         iterator = method(self._target, *args, **kwargs)
+        # An interrupt ends the wait for a step here before the step has ended there, and only then can it be closed.
+        stepping = asyncio.Lock()
+
+        async def step() -> T:
+            async with stepping:
+                return await anext(iterator)
 
         async def close() -> None:
-            aclose = getattr(iterator, "aclose", None)
-            if aclose is not None:
-                await aclose()
+            async with stepping:
+                aclose = getattr(iterator, "aclose", None)
+                if aclose is not None:
+                    await aclose()
 
         try:
             while True:
                 try:
-                    item = self._loop.call(lambda: anext(iterator))
+                    item = self._loop.call(step)
                 except StopAsyncIteration:
                     return
                 yield item

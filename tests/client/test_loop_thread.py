@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
@@ -56,6 +56,16 @@ class Counter:
             self.log.append("cancelled")
             raise
 
+    async def wait_for_numbers(self) -> AsyncIterator[int]:
+        """Wait for a number until cancelled, which takes some turns of the loop."""
+        try:
+            await self.wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            self.log.append("closed")
+        yield 0
+
     def plain(self) -> "Counter":
         """Return the counter."""
         return self
@@ -72,6 +82,7 @@ class BlockingCounter(Blocking[Counter]):
     count = iterated(Counter.count)
     opened = opened(Counter.opened, Item)
     wait = waited(Counter.wait)
+    wait_for_numbers = iterated(Counter.wait_for_numbers)
     plain = wrapped(Counter.plain, lambda loop, counter: (loop, counter))
 
 
@@ -138,18 +149,19 @@ def test_a_context_is_left_with_the_error_of_its_body(counter: BlockingCounter, 
     assert counter.plain()[1].log == expected
 
 
-def test_an_interrupt_of_the_wait_cancels_the_call(counter: BlockingCounter) -> None:
-    log = counter.plain()[1].log
-    interrupted = threading.Event()
+@contextmanager
+def interrupted(log: list[str]) -> Iterator[None]:
+    """Press Ctrl-C once the log says "waiting"."""
+    was_interrupted = threading.Event()
 
     def raise_once(_signal: int, _frame: object) -> None:
-        if not interrupted.is_set():
-            interrupted.set()
+        if not was_interrupted.is_set():
+            was_interrupted.set()
             raise KeyboardInterrupt
 
     def interrupt() -> None:
         # A signal between the last look of the interpreter and the wait does not end the wait; the next one does.
-        while "waiting" not in log or not interrupted.wait(0.01):
+        while "waiting" not in log or not was_interrupted.wait(0.01):
             if "waiting" in log:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -158,13 +170,26 @@ def test_an_interrupt_of_the_wait_cancels_the_call(counter: BlockingCounter) -> 
     interrupter.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            counter.wait()
+            yield
     finally:
         interrupter.join()
         signal.signal(signal.SIGINT, previous)
+
+
+def test_an_interrupt_of_the_wait_cancels_the_call(counter: BlockingCounter) -> None:
+    log = counter.plain()[1].log
+    with interrupted(log):
+        counter.wait()
     counter.add(1)  # after the cancellation in the loop
     counter.add(1)
     assert log == ["waiting", "cancelled"]
+
+
+def test_an_interrupt_of_an_iterator_closes_it_once_its_step_has_ended(counter: BlockingCounter) -> None:
+    log = counter.plain()[1].log
+    with interrupted(log):
+        next(counter.wait_for_numbers())
+    assert log == ["waiting", "cancelled", "closed"]
 
 
 def test_a_stopped_loop_refuses(loop: LoopThread, counter: BlockingCounter) -> None:
