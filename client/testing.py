@@ -195,7 +195,7 @@ def server(
 
     Args:
         folder: its data; a temporary one, removed at the end, if it is left out.
-        settings: environment variables of the server, see `millrace.server.options`.
+        settings: environment variables of the server; `millrace settings` lists them.
         console: host and port of a console; port 0 for a free one, empty for none.
     """
     with ExitStack() as stack:

@@ -99,7 +99,8 @@ class Declared:
 
 def parts() -> dict[str, type[Any]]:
     """Return the classes of the options of all parts, by the names of the parts."""
-    return {item.name: kind for item in fields(ServerOptions) if isinstance(kind := item.default_factory, type)}
+    kinds: dict[str, object] = {item.name: item.default_factory for item in fields(ServerOptions)}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type)}
 
 
 @cache
