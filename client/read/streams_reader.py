@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from millrace.client.errors import ClientClosedError, StreamNotFoundError
 from millrace.client.transport.channel import Channel
@@ -56,7 +56,7 @@ class StreamsReader(EventReader):
         named: streams that must be there; the others match a pattern, and may be deleted.
     """
 
-    has_stream = True
+    has_stream: ClassVar[bool] = True
 
     def __init__(
         self,
