@@ -7,13 +7,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from millrace.model.errors import InvalidArgumentError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
 from .figures import size_text
 
 
-class LineError(InvalidArgumentError):
+class LineError(ValueError):
     """A line that cannot be written.
 
     Attributes:

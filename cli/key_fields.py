@@ -8,12 +8,10 @@ import csv
 import json
 from collections.abc import Callable
 
-from millrace.model.errors import InvalidArgumentError
-
 KeyOf = Callable[[bytes], str]
 
 
-class KeyFieldError(InvalidArgumentError):
+class KeyFieldError(ValueError):
     """A line without the field that was asked for."""
 
     def __init__(self, reason: str) -> None:

@@ -21,7 +21,7 @@ from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
 from .connecting import Server, StreamArgument
 from .figures import count_text, duration_text, rate_text, size_text
 from .input_lines import LineError, Lines, LineSplitter
-from .key_fields import key_reader
+from .key_fields import KeyFieldError, key_reader
 from .line_items import Item, ItemOf, json_item, keyed_item
 from .output import ProgressBar, print_done, print_note, progress
 from .standard_input import StandardInput
@@ -92,6 +92,8 @@ def write(
         if isinstance(ending, _Stopped):
             print_note(f"stopped by {_SIGNALS[ending.signal]}: {told}")
             raise typer.Exit(128 + ending.signal)
+        if isinstance(ending, LineError | KeyFieldError):
+            ending = InvalidArgumentError(str(ending))
         ending.add_note(told)
         raise ending
     elapsed_s = max(time.monotonic() - started_s, 1e-9)
@@ -188,7 +190,7 @@ class _Writing:
         """Write all lines of standard input, and wait until they are stored.
 
         Raises:
-            InvalidArgumentError: a line cannot be written; those before it were.
+            LineError, KeyFieldError, InvalidArgumentError: a line cannot be written; those before it were.
             _Stopped: a signal came.
         """
         splitter = LineSplitter()
