@@ -308,7 +308,11 @@ def test_a_server_that_goes_leaves_lines_in_doubt_which_are_counted() -> None:
             said = process.stderr.read()
 
     assert process.returncode in (1, 3)
-    assert "1 line is stored in events/gone; up to 2 lines after line 1 may be, too; to resume after line 1: " in said
+    # Whether the answer about the first line had come before the server went is a matter of chance.
+    (counts,) = re.findall(
+        r"(\d) lines? (?:is|are) stored in events/gone; up to (\d) lines? after line (\d) may be", said
+    )
+    assert counts in (("1", "2", "1"), ("0", "3", "0"))
 
 
 @pytest.mark.slow

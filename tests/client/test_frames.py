@@ -11,8 +11,9 @@ import millrace
 from millrace import blocking
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
+from millrace.model.cut import chosen
 from millrace.model.errors import InvalidArgumentError
-from millrace.model.slice import Slice, chosen
+from millrace.model.slice import Slice
 
 PLAIN = ["value", "key", "timestamp", "segment", "offset", "index", "headers"]
 
