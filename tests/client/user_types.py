@@ -5,7 +5,7 @@
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import assert_type
 
 import millrace
@@ -22,7 +22,7 @@ async def with_asyncio() -> None:
         assert_type(await client.transaction_outcome("t"), millrace.TransactionOutcome)
         assert_type(await client.stream_cut("a/b"), millrace.StreamCut)
         assert_type(await client.bookmarks("a/b").get("name"), millrace.StreamCut | None)
-        assert_type(client.list_streams("a"), AsyncIterator[str])
+        assert_type(client.list_streams("a"), AsyncGenerator[str])
 
         async with client.writer("a/b", writer_id="w") as writer:
             assert_type(writer, millrace.Writer)
