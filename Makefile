@@ -20,7 +20,7 @@ SPARK40 := $(VENV)/spark40
 SPARK40_INSTALLED := $(SPARK40)/.installed
 SPARK40_VERSION := 4.0.0
 
-.PHONY: help demo elastic torture killmatrix chain million quick test spark40 check lint format serve bench load clean
+.PHONY: help demo elastic torture killmatrix chain million quick test spark40 check lint docs format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +57,17 @@ spark40: $(SPARK40_INSTALLED)  ## the tests of the Spark source with the oldest 
 	$(SPARK40)/bin/python -m pytest -W "ignore:unclosed <socket:ResourceWarning" tests/spark_source \
 		--ignore tests/spark_source/kills $(ARGS)
 
-check: lint test  ## what CI runs: format, lint, types, import arrows, tests
+check: lint test  ## what CI runs: format, lint, types, import arrows, documentation, tests
 
-# All four run, so that one failure does not hide the others.
-lint: $(INSTALLED)  ## the part of check that runs no code: format, lint, types, import arrows
-	@failed=0; for program in "ruff format --check ." "ruff check ." mypy basedpyright lint-imports; do \
+# Warnings are errors: a link or an anchor that leads nowhere, a public name that is on no page, a page that needs the network.
+SITE := sphinx-build --quiet --fail-on-warning --keep-going --jobs auto --doctree-dir build/doctrees docs build/site
+
+docs: $(INSTALLED)  ## the documentation as a site: build/site/index.html
+	$(BIN)/$(SITE)
+
+# All run, so that one failure does not hide the others.
+lint: $(INSTALLED)  ## the part of check that runs no code: format, lint, types, import arrows, documentation
+	@failed=0; for program in "ruff format --check ." "ruff check ." mypy basedpyright lint-imports "$(SITE)"; do \
 		echo "$$program"; $(BIN)/$$program || failed=1; \
 	done; exit $$failed
 

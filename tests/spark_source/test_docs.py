@@ -1,4 +1,4 @@
-"""The examples of `docs/spark.md`, run in their order."""
+"""The examples of `docs/spark.md`, and those with Spark on the pages of the site, run in their order."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from millrace import blocking
 from millrace.client.testing import TestServer
 from millrace.spark_source.options import OPTION_NAMES
 from millrace.spark_source.rows import SCHEMA
@@ -13,7 +14,8 @@ from millrace.spark_source.sink.columns import COLUMN_TYPES
 from millrace.spark_source.sink.options import SINK_OPTION_NAMES
 from tests.spark_source.conftest import needs_limits
 
-PAGE = Path(__file__).parents[2].joinpath("docs", "spark.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "spark.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.spark
@@ -28,6 +30,33 @@ def test_the_examples_run(spark: SparkSession, server: TestServer) -> None:
 
     assert len(examples) == 19
     assert names["spark"] is spark
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+@needs_limits
+@pytest.mark.parametrize(("page", "checkpoint"), [("tutorial", "large-orders"), ("how-to/spark", "cook")])
+def test_the_examples_of_the_site_run(
+    spark: SparkSession, millrace_server: TestServer, tmp_path: Path, page: str, checkpoint: str
+) -> None:
+    examples = re.findall(r"```python spark\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
+    names: dict[str, object] = {}
+    with blocking.connect(millrace_server.address) as client:
+        client.create_stream("shop/orders")
+        if page == "tutorial":
+            with client.writer("shop/orders") as writer:
+                writer.write_many([b'{"amount": %d}' % number for number in range(1000)])
+    for example in examples:
+        code = example.replace("127.0.0.1:9240", millrace_server.address).replace(
+            f"{checkpoint}-checkpoint", str(tmp_path)
+        )
+        for _ in range(2 if page == "tutorial" else 1):  # as its page says, a second run changes nothing
+            exec(compile(code, page, "exec"), names)
+
+    with blocking.connect(millrace_server.address) as client, client.reader(["shop/*"], end="tail") as reader:
+        count = sum(reader.stream_of(event) in {"shop/large-orders", "shop/cooked"} for event in reader)
+    assert count == {"tutorial": 500, "how-to/spark": 10}[page]
 
 
 def test_every_option_and_column_has_a_line() -> None:
