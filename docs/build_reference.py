@@ -83,7 +83,9 @@ def others() -> str:
 
 
 def _directive(name: str) -> str:
-    return f".. auto{_kind(name)}:: {name}\n   :members:\n   :show-inheritance:\n\n"
+    kind = _kind(name)
+    options = "   :members:\n   :show-inheritance:\n" if kind in {"class", "exception", "module"} else ""
+    return f".. auto{kind}:: {name}\n{options}\n"
 
 
 def _kind(name: str) -> str:

@@ -43,6 +43,12 @@ def test_each_public_name_is_on_a_page() -> None:
     assert "autoclass:: millrace.Client\n" not in BUILT["others"]()
 
 
+def test_only_what_has_members_is_shown_with_them() -> None:
+    assert BUILT["_directive"]("millrace.HEAD") == ".. autodata:: millrace.HEAD\n\n"
+    assert BUILT["_directive"]("millrace.connect") == ".. autofunction:: millrace.connect\n\n"
+    assert "   :members:\n" in BUILT["_directive"]("millrace.Client")
+
+
 def test_an_optional_entry_is_there_with_its_page(tmp_path: Path) -> None:
     (tmp_path / "one.md").write_text("# One", encoding="utf-8")
     text = "always\n<!-- if there: one -->\n<!-- if there: two -->\nat last\n"
