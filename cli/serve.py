@@ -12,6 +12,8 @@ import uvloop
 from rich.text import Text
 
 from millrace.model.extras import needs
+from millrace.server.errors import ServerError
+from millrace.server.host.logs import configure, hold
 from millrace.server.host.memory import keep_freed_memory
 from millrace.server.options import ServerOptions
 
@@ -20,6 +22,9 @@ from .output import console as console_on
 from .settings import Given
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+logger = logging.getLogger(__name__)
 
 
 def serve(
@@ -28,19 +33,30 @@ def serve(
         LogLevel | None,
         typer.Option(help="What is logged to standard error.", show_default="warning on a terminal, else info"),
     ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(help="Lines for people, or a JSON object a line for programs.", show_default="text"),
+    ] = None,
 ) -> None:
     """Run a server until SIGTERM or Ctrl-C.
 
     Settings come from options, the environment (MILLRACE_PART_OPTION), and a TOML file, in this order.
     `millrace settings` lists them all.
     """
-    options = given.load({"log.level": log_level}).options
+    held = hold()
+    options = given.load({"log.level": log_level, "log.format": log_format}).options
+    options = replace(options, data_folder=options.data_folder.absolute())
     is_terminal = sys.stderr.isatty()
-    logging.basicConfig(
-        level=options.log.level_name(is_terminal=is_terminal), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    is_json = options.log.format == "json"
+    configure(level=options.log.level_name(is_terminal=is_terminal), as_json=is_json, held=held)
     keep_freed_memory()
-    uvloop.run(_serve(replace(options, data_folder=options.data_folder.absolute()), with_banner=is_terminal))
+    try:
+        uvloop.run(_serve(options, with_banner=is_terminal and not is_json))
+    except ServerError as error:
+        if not is_json:
+            raise
+        logger.critical("server ended error=%s", error)  # an object like all other lines
+        raise typer.Exit(1) from None
 
 
 async def _serve(options: ServerOptions, *, with_banner: bool) -> None:

@@ -145,6 +145,11 @@ class Writer(Opened[AsyncWriter]):
         self._handed_bytes = 0
         self._taken_bytes = 0
 
+    @property
+    def stream(self) -> str:
+        """The name of its stream."""
+        return self._target.stream
+
     def write(
         self,
         value: bytes,

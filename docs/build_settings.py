@@ -36,6 +36,7 @@ SECTIONS: Final = {
         "[What they are](transactions.md). Leases and ages count only while the server runs.",
     ),
     "front": ("Connections", "About [slow readers](operations.md#slow-readers), [strangers](operations.md#strangers)."),
+    "metrics": ("Metrics", "What they say: [observability](observability.md)."),
     "feed": ("Feeds", "On the console port; [what they are](streams.md#over-http)."),
 }
 """The headings of the parts, in the order of the page, and where to read more."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from millrace.model.extras import needs
 from millrace.server.host.descriptors import occupy_standard_descriptors
+from millrace.server.host.logs import configure, hold
 from millrace.server.host.memory import keep_freed_memory
 
 from .errors import ServerError
@@ -21,6 +22,8 @@ with needs("server"):
     from .app import Server
     from .options import ServerOptions
     from .settings import load_settings
+
+logger = logging.getLogger(__name__)
 
 
 async def _serve(options: ServerOptions) -> None:
@@ -41,20 +44,26 @@ def main() -> int:
     parser.add_argument("--listen", default="127.0.0.1:0", help="HOST:PORT of the data port (default: any free port)")
     parser.add_argument("--console", default="", help="HOST:PORT of the console (default: none)")
     parser.add_argument("--log-level", default="WARNING")
+    parser.add_argument("--log-format", help="of standard error: text or json (default: text)")
     arguments = parser.parse_args()
     given = {
         "data_dir": arguments.data_folder,
         "listen": arguments.listen,
         "console": arguments.console or "none",
         "log.level": arguments.log_level.lower(),
+        "log.format": arguments.log_format,
     }
+    held, is_json = hold(), False
     try:
         options = load_settings(given).options
-        level = options.log.level_name(is_terminal=False)
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+        is_json = options.log.format == "json"
+        configure(level=options.log.level_name(is_terminal=False), as_json=is_json, held=held)
         uvloop.run(_serve(options))
     except ServerError as error:
-        sys.stderr.write(f"error: {error}\n")
+        if is_json:
+            logger.critical("server ended error=%s", error)
+        else:
+            sys.stderr.write(f"error: {error}\n")
         return 1
     return 0
 

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.model.address import Address
+from millrace.server.console.busy import Busy
 from millrace.server.console.counters import FeedCounters
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
@@ -75,6 +76,8 @@ SHUTDOWN_FLUSH_S_MIN: Final = 0.1
 DESCRIPTORS_RESERVED_COUNT: Final = 256
 """Connections are kept from using up those that the log needs for its next file, tier 2, and the console."""
 STALL_WARNING_S: Final = 1.0
+MEASURE_S_MAX: Final = 5.0
+"""How long a scrape waits for lags to be measured; then it tells those of the scrape before."""
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on, and how it is reached from here
@@ -329,6 +332,7 @@ class Server:
             catalog=catalog,
             uptime=uptime,
             options=options.streams,
+            metrics=options.metrics,
         )
         writers = WriterControl(opened.container)
         self._expiry = ExpiryRunner(
@@ -386,7 +390,7 @@ class Server:
                 await self._open_container()
                 break
             except (ServerError, OSError) as error:
-                logger.error("recovery failed, will retry retry_after_s=%.1f error=%s", delay_s, error)
+                logger.error("recovery failed retry_after_s=%.1f error=%s", delay_s, error)
                 before.container.stay_failed(f"the log failed, and could not be opened again: {error}")
                 await self._clock.sleep(delay_s)
                 delay_s = min(2 * delay_s, REOPEN_DELAY_S_MAX)
@@ -427,6 +431,7 @@ class Server:
             memory=self._reader_memory,
             request_memory=self._request_memory,
             incidents=self._incidents,
+            seconds=self._metrics.request_seconds,
         )
         self._connections.expect(connection)
         return connection
@@ -447,10 +452,33 @@ class Server:
             registry=self._metrics.registry,
             statistics=self.statistics,
             health=self.health,
+            busy=self._busy,
+            measure=partial(self._measure_from, asyncio.get_running_loop()),
             is_live=partial(loop_answers, asyncio.get_running_loop()),
             feeds=feeds,
             api=api,
         )
+
+    def _busy(self) -> Busy:
+        """Return the streams and cursors that have metrics of their own. May be called from any thread."""
+        streams = self._streams
+        if self._open is None or streams is None:
+            return Busy()
+        lags, other_lags = streams.lags.rows(self._options.metrics.cursors_count_max)
+        return Busy(streams=streams.traffic.rows, others=streams.traffic.others, lags=lags, other_lags=other_lags)
+
+    async def _measure_from(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Bring `_busy` up to now; awaited in the loop of the console, as long as Prometheus may wait."""
+        measuring = asyncio.run_coroutine_threadsafe(self._measure(), loop)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(MEASURE_S_MAX):
+                await asyncio.wrap_future(measuring)
+
+    async def _measure(self) -> None:
+        if self._open is not None and self._streams is not None:
+            # What cannot be loaded now stays as it was measured before.
+            with contextlib.suppress(ServerError):
+                await self._streams.measure()
 
     def _own_address(self) -> str:
         """Return where this machine reaches the data port."""

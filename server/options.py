@@ -11,7 +11,7 @@ from millrace.model.address import Address
 from millrace.server.console.options import FeedOptions
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
-from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
+from millrace.server.streams.options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
 from .bounds import demand, demand_above_zero
@@ -21,6 +21,7 @@ from .tier2 import Tier2Options
 from .wal import WalOptions
 
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
+LogFormat = Literal["text", "json"]
 LogLevel = Literal["auto", "debug", "info", "warning", "error"]
 
 
@@ -45,9 +46,11 @@ class LogOptions:
 
     Attributes:
         level: the least that is logged: debug, info, warning or error; auto: warning on a terminal, else info.
+        format: text: lines for people; json: an object a line, for programs.
     """
 
     level: LogLevel = "auto"
+    format: LogFormat = "text"
 
     def level_name(self, *, is_terminal: bool) -> str:
         """Return the level as `logging` names it."""
@@ -80,6 +83,7 @@ class ServerOptions:
     transactions: TransactionsOptions = field(default_factory=TransactionsOptions)
     writers: WritersOptions = field(default_factory=WritersOptions)
     feed: FeedOptions = field(default_factory=FeedOptions)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
 
     def __post_init__(self) -> None:
         demand_above_zero(self, "shutdown_s")

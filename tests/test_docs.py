@@ -1,6 +1,5 @@
 """What the documentation shows is run, and what it lists is complete."""
 
-import asyncio
 import itertools
 import json
 import os
@@ -13,7 +12,6 @@ import sys
 import sysconfig
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -21,14 +19,11 @@ import pytest
 from millrace import TAIL, blocking
 from millrace.cli.main import main
 from millrace.client.testing import SETTINGS_SMALL, TestServer, server
-from millrace.server.app import Server
 from millrace.server.console import api as console
 from millrace.server.console.event_page import EVENTS_COUNT_MAX, PAGE_SIZE_BYTES_MAX, VALUE_SIZE_BYTES_MAX
 from millrace.server.console.liveness import LIVE_S
 from millrace.server.console.stream_facts import EPOCHS_COUNT_MAX, SEGMENTS_COUNT_MAX
 from millrace.server.container.options import ContainerOptions
-from millrace.server.host.metrics import Metrics
-from millrace.server.options import ServerOptions
 from millrace.server.settings import OTHERS, declared
 from millrace.server.streams.new_parts import PARTS_COUNT_MAX
 from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
@@ -49,6 +44,8 @@ PAGES = (
     "docs/applications/search.md",
     "docs/applications/word-count.md",
     "docs/architecture.md",
+    "docs/metrics.md",
+    "docs/observability.md",
     "docs/data-tools.md",
     "docs/errors.md",
     "docs/console.md",
@@ -450,23 +447,3 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
     named = set(re.findall(r"\bMILLRACE_[A-Z0-9_]*[A-Z0-9]\b(?!_)", (ROOT / page).read_text()))
 
     assert {name for name in named - known if not any(each.startswith(name + "_") for each in known)} == set()
-
-
-def test_every_metric_is_listed(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "operations.md").read_text()
-    own = {metric.name for metric in Metrics().registry.collect()}
-    found = {name.removesuffix("_total") for name in re.findall(r"`(millrace_\w+)`", text)}
-
-    missing = (own | asyncio.run(statistics_of_a_server(tmp_path))) - found
-
-    assert missing == set()
-
-
-async def statistics_of_a_server(folder: Path) -> set[str]:
-    async with Server(ServerOptions(data_folder=folder, console=None)) as running:
-        return {
-            f"millrace_{part}_{item.name}".removesuffix("_total")
-            for part, record in running.statistics().items()
-            for item in fields(record)
-            if isinstance(getattr(record, item.name), bool | int | float)
-        }

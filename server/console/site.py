@@ -9,40 +9,20 @@
 Numbers are taken from the statistics of the parts when they are asked for, so that counting costs the hot path nothing.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from .api import PREFIX, Api
+from .busy import Busy
 from .feeds import PATH, Feeds
 from .listener import HttpListener, Request, Response, StreamedResponse
+from .metrics import Statistics, register
 from .pages import load_pages
 from .requests import json_response
-
-Statistics = Mapping[str, Any]
-"""Frozen records by the name of their part."""
-
-
-class StatisticsCollector(Collector):
-    """Turns the statistics of the parts into metrics when Prometheus asks."""
-
-    def __init__(self, statistics: Callable[[], Statistics]) -> None:
-        self._statistics = statistics
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield one metric for each number: `millrace_<part>_<field>`."""
-        for part, record in self._statistics().items():
-            for name, value in asdict(record).items():
-                if isinstance(value, bool | int | float):
-                    family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-                    yield family(f"millrace_{part}_{name}", f"{name} of the {part}", value=float(value))
 
 
 class ConsoleSite:
@@ -53,6 +33,8 @@ class ConsoleSite:
         registry: what `/metrics` shows; the statistics are added to it.
         statistics: called for each request, in the thread of the console: it must only read.
         health: why the server is not healthy; empty if it is.
+        busy: the streams and cursors with metrics of their own; called like `statistics`.
+        measure: brings `busy` up to now; awaited in the loop of the console.
         is_live: whether the event loop of the server runs; may take a while.
         feeds: what answers below `/streams/`.
         api: what answers below `/api/v1/`.
@@ -66,6 +48,8 @@ class ConsoleSite:
         registry: CollectorRegistry,
         statistics: Callable[[], Statistics],
         health: Callable[[], str],
+        busy: Callable[[], Busy],
+        measure: Callable[[], Awaitable[None]],
         is_live: Callable[[], Awaitable[bool]],
         feeds: Feeds,
         api: Api,
@@ -73,9 +57,10 @@ class ConsoleSite:
         self._health = health
         self._is_live = is_live
         self._feeds = feeds
+        self._measure = measure
         self._api = api
         self._pages = load_pages()
-        registry.register(StatisticsCollector(statistics))
+        register(registry, statistics=statistics, health=health, busy=busy)
         self._registry = registry
         self._listener = HttpListener(host=host, port=port, respond=self._respond)
 
@@ -100,6 +85,8 @@ class ConsoleSite:
         elif request.path.startswith(PREFIX):
             yield await self._api.answer(request)
         else:
+            if request.path == "/metrics" and request.method == "GET":
+                await self._measure()
             yield await self._page(request)
 
     async def _page(self, request: Request) -> Response:

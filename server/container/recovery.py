@@ -160,7 +160,7 @@ def _replay(
         for item in wal.recover(replay_from, accepted=state.accepted):
             finder.read(item)
             if isinstance(item, Damage):
-                logger.error("log damaged %s", item)
+                logger.error("log damaged damage=%s", item)
             elif not is_numbered and item.sequence > state.sequence:
                 is_numbered = True
                 _number_events(state)

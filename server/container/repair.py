@@ -150,7 +150,7 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
         owner=environment.owner,
     )
     await checkpointer.checkpoint()
-    logger.warning("loss of the log accepted sequence=%d: %s", state.sequence, loss)
+    logger.warning("loss of the log accepted sequence=%d loss=%s", state.sequence, loss)
     try:
         # Older copies do not know of it.
         await checkpointer.copy()

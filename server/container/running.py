@@ -97,7 +97,9 @@ class OpenContainer:
             except (CheckpointDamagedError, ShuttingDownError):
                 return  # of damage, the container was told, and is about to be recovered
             except (ServerError, OSError) as error:
-                logger.warning("%s failed, retry_in_s=%.0f error=%s", name, BACKGROUND_RETRY_S, error)
+                logger.warning(
+                    "background step failed step=%s retry_after_s=%.0f error=%s", name, BACKGROUND_RETRY_S, error
+                )
                 await self._clock.sleep(BACKGROUND_RETRY_S)
             else:
                 return

@@ -91,7 +91,7 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
             await container.start()
             await _save_first(checkpointer)
         else:
-            logger.error("content lost, nothing is stored: %s", loss)
+            logger.error("content lost, nothing is stored loss=%s", loss)
     except BaseException:
         # The next attempt will open the same files.
         await log.close()

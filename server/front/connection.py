@@ -14,6 +14,7 @@ import logging
 from typing import Final, cast
 
 from millrace.server.host.clock import Clock
+from millrace.server.host.metrics import LabelledHistogram
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import ErrorCode, ForeignProtocolError, WireError
@@ -34,6 +35,7 @@ from .dispatcher import Dispatcher
 from .flow_control import FlowControl, Reason
 from .handlers import Handlers
 from .incidents import Incidents
+from .latency import Latency
 from .options import FrontOptions
 from .outlet import Outlet
 from .reader_memory import ReaderMemory
@@ -60,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         memory: ReaderMemory,
         request_memory: RequestMemory,
         incidents: Incidents,
+        seconds: LabelledHistogram,
     ) -> None:
         self._container = handlers.container
         self._options = options
@@ -79,8 +82,14 @@ class Connection(asyncio.BufferedProtocol):
             refusal=error_reply,
             allowance=requests,
         )
+        self._latency = Latency(clock, seconds)
         self._outlet = Outlet(
-            self._session, clock=clock, counters=counters, account=memory.account(self), requests=requests
+            self._session,
+            clock=clock,
+            counters=counters,
+            account=memory.account(self),
+            requests=requests,
+            latency=self._latency,
         )
         self._flow = FlowControl(self._advance)
         self._dispatcher = Dispatcher(
@@ -214,7 +223,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._connections.heard_last is not self:
             self._connections.heard_last = self
             self._container.log.share_loop()
-        self._session.received(nbytes, self._clock.monotonic_s())
+        now_s = self._latency.received_s = self._clock.monotonic_s()
+        self._session.received(nbytes, now_s)
         self._advance()
 
     def eof_received(self) -> bool:
@@ -323,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
             )
             self.abort()
             return
-        self._log("protocol error" if self._session_id else "garbage before the handshake", f"error={error}")
+        self._log("protocol error" if self._session_id else "garbage before the handshake", str(error))
         self._outlet.send(encode(error_reply(error)))
         self._end()
 

@@ -15,6 +15,7 @@ from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
 
 from .flow_control import FlowControl, Reason
+from .latency import Asked
 from .outlet import Outlet
 
 
@@ -28,10 +29,10 @@ class _DecidedReply(FollowingReply):
         held_bytes: of the memory for requests, until it is told.
     """
 
-    __slots__ = ("_error", "_frame", "_is_new", "_message", "_replies", "held_bytes", "request_id")
+    __slots__ = ("_error", "_frame", "_is_new", "_message", "_replies", "asked", "held_bytes")
 
     def __init__(
-        self, replies: "DecidedReplies", message: m.Message, *, request_id: int, is_new: bool, held_bytes: int
+        self, replies: "DecidedReplies", message: m.Message, asked: Asked, *, is_new: bool, held_bytes: int
     ) -> None:
         super().__init__(replies.owner)
         self._replies = replies
@@ -39,7 +40,7 @@ class _DecidedReply(FollowingReply):
         self._is_new = is_new
         self._frame = b""
         self._error: Exception | None = None
-        self.request_id = request_id
+        self.asked = asked
         self.held_bytes = held_bytes
 
     def settle(self, failure: LogFailedError | None = None) -> None:
@@ -52,7 +53,7 @@ class _DecidedReply(FollowingReply):
         """Encode it, unless that was done."""
         if not self._frame and self._error is None:
             try:
-                self._frame = encode(self._message, request_id=self.request_id)
+                self._frame = encode(self._message, request_id=self.asked.request_id)
             except WireError as error:  # it is too large
                 self._error = error
 
@@ -84,14 +85,14 @@ class DecidedReplies:
         """How many are not told yet."""
         return self._count
 
-    def add(self, message: m.Message, *, request_id: int, is_new: bool, held_bytes: int) -> None:
+    def add(self, message: m.Message, asked: Asked, *, is_new: bool, held_bytes: int) -> None:
         """Reply when what was submitted last is durable; called in the step that decided.
 
         Args:
             is_new: whether it was decided in that step; else it was before.
             held_bytes: of the memory for requests, to be given back when it is told.
         """
-        reply = _DecidedReply(self, message, request_id=request_id, is_new=is_new, held_bytes=held_bytes)
+        reply = _DecidedReply(self, message, asked, is_new=is_new, held_bytes=held_bytes)
         self._count += 1
         if self._count >= self._count_max:
             self._flow.set(Reason.REPLIES, True)
@@ -117,7 +118,8 @@ class DecidedReplies:
             if isinstance(outcome, bytes):
                 self._outlet.session.put(outcome)
             else:
-                self._outlet.send_error(reply.request_id, outcome)
+                self._outlet.send_error(reply.asked.request_id, outcome)
+            self._outlet.latency.answered(reply.asked)
         self._count -= len(settled)
         self._flow.set(Reason.REPLIES, self._count >= self._count_max)
 

@@ -22,6 +22,7 @@ from millrace.wire.server_session import CARRIED_OUT, Received
 from .decided_replies import DecidedReplies
 from .flow_control import FlowControl, Reason
 from .handlers import BEFORE_APPENDS, Awaiting, Decided, Handlers
+from .latency import Asked
 from .options import FrontOptions
 from .outlet import NO_REPLY, Outlet
 from .reader_memory import ReaderMemory
@@ -101,10 +102,14 @@ class Dispatcher:
 
         Called by the container once for each log batch, and by the connection for what needs no log.
         """
+        appends = self._session.appends
+        untold = appends.count
         self._session.put_outcomes()
+        if appends.count < untold:
+            self._outlet.latency.appends_told(untold - appends.count)
         self._replies.put()
         self._outlet.flush()
-        self._flow.set(Reason.APPENDS_IN_FLIGHT, self._session.appends.count >= APPENDS_IN_FLIGHT_MAX)
+        self._flow.set(Reason.APPENDS_IN_FLIGHT, appends.count >= APPENDS_IN_FLIGHT_MAX)
         self._progressed()
 
     def take(self, received: Received) -> None:
@@ -145,6 +150,7 @@ class Dispatcher:
         """
         session, counters = self._session, self._outlet.counters
         counters.appends_total += run.frame_count
+        self._outlet.latency.appends_taken(run.frame_count)
         try:
             if failure is not None:
                 raise failure
@@ -191,18 +197,19 @@ class Dispatcher:
             self._outlet.requests.give(held_bytes)
             self._outlet.send_error(request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000))
             return
+        asked = Asked(request_id, message.type.name, self._outlet.latency.received_s)
         reply = self._handlers.admit(message)
         if isinstance(reply, Decided):
-            self._follow(reply, request_id, held_bytes=held_bytes)
+            self._follow(reply, asked, held_bytes=held_bytes)
         else:
-            carried_out = self._carry_out(message, request_id, reply)
+            carried_out = self._carry_out(message, asked, reply)
             task = self._tasks.start(carried_out, name=f"request {message.type.name}")
             task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
 
-    def _follow(self, reply: Decided, request_id: int, *, held_bytes: int) -> None:
+    def _follow(self, reply: Decided, asked: Asked, *, held_bytes: int) -> None:
         """Tell the reply when it is durable; where none is wanted, the log alone bounds how much waits for it."""
-        if request_id != NO_REPLY:
-            self._replies.add(reply.message, request_id=request_id, is_new=reply.is_new, held_bytes=held_bytes)
+        if asked.request_id != NO_REPLY:
+            self._replies.add(reply.message, asked, is_new=reply.is_new, held_bytes=held_bytes)
         else:
             self._outlet.requests.give(held_bytes)
             self._throttle()
@@ -213,37 +220,38 @@ class Dispatcher:
         else:
             self.reads.subscribe(message, request_id)
 
-    def _carry_out(self, message: m.Message, request_id: int, reply: Awaiting | None) -> Coroutine[Any, Any, None]:
+    def _carry_out(self, message: m.Message, asked: Asked, reply: Awaiting | None) -> Coroutine[Any, Any, None]:
         """Return what ends a request, given what it waits for if it was decided."""
         if reply is not None:
-            return self._answer(reply, request_id)
+            return self._answer(reply, asked)
         if isinstance(message, BEFORE_APPENDS):
             self._flow.set(Reason.LOADING, True)
-            return self._answer_in_order(message, request_id)
-        return self._answer(partial(self._handlers.handle, message), request_id)
+            return self._answer_in_order(message, asked)
+        return self._answer(partial(self._handlers.handle, message), asked)
 
-    async def _answer_in_order(self, message: m.Message, request_id: int) -> None:
+    async def _answer_in_order(self, message: m.Message, asked: Asked) -> None:
         """Answer a request that has to wait before it is decided; what follows it is read then."""
         try:
             reply = await self._handlers.admitted(message)
             if isinstance(reply, Decided):
-                self._follow(reply, request_id, held_bytes=0)
+                self._follow(reply, asked, held_bytes=0)
                 return
         except Exception as error:  # noqa: BLE001  # as in `_answer`
-            self._outlet.send_error(request_id, error)
+            self._outlet.send_error(asked.request_id, error)
             return
         finally:
             self._flow.set(Reason.LOADING, False)
-        await self._answer(reply, request_id)
+        await self._answer(reply, asked)
 
-    async def _answer(self, reply: Awaiting, request_id: int) -> None:
+    async def _answer(self, reply: Awaiting, asked: Asked) -> None:
         try:
-            frame = encode(await reply(), request_id=request_id)
+            frame = encode(await reply(), request_id=asked.request_id)
         except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
-            self._outlet.send_error(request_id, error)
+            self._outlet.send_error(asked.request_id, error)
         else:
             self._outlet.send_soon(frame)
         finally:
+            self._outlet.latency.answered(asked)
             del reply  # a refusal has the error, whose traceback has this frame: a cycle, which would hold the message
 
     def _take_when_loaded(

@@ -40,7 +40,10 @@ class Incidents:
             self._suppressed[key] += 1
             return
         self._suppressed[key] = 0
-        logger.log(level, "%s peer=%s%s", kind, peer, f" {detail}" if detail else "")
+        if detail:
+            logger.log(level, "%s peer=%s detail=%s", kind, peer, detail)
+        else:
+            logger.log(level, "%s peer=%s", kind, peer)
         asyncio.get_running_loop().call_later(self._window_s, self._end, key, level)
 
     def _end(self, key: tuple[str, str], level: int) -> None:

@@ -10,6 +10,7 @@ from millrace.wire.framing import encode, encode_data
 from millrace.wire.server_session import ServerSession
 
 from .counters import FrontCounters
+from .latency import Latency
 from .reader_memory import Account
 from .replies import error_reply
 from .request_memory import RequestAccount
@@ -26,12 +27,13 @@ class Outlet:
         counters: of all connections.
         account: of the memory that what is sent holds.
         requests: the account of the memory that requests hold.
+        latency: of the requests that are answered.
         transport: None before the connection is made and after it is lost.
         is_full: the peer takes too little: nothing more is pushed now. Answers are sent all the same.
     """
 
     __slots__ = (
-        "_clock", "_is_flushing_soon", "account", "counters", "is_full", "requests", "session", "transport",
+        "_clock", "_is_flushing_soon", "account", "counters", "is_full", "latency", "requests", "session", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -42,12 +44,14 @@ class Outlet:
         counters: FrontCounters,
         account: Account,
         requests: RequestAccount,
+        latency: Latency,
     ) -> None:
         self.session = session
         self._clock = clock
         self.counters = counters
         self.account = account
         self.requests = requests
+        self.latency = latency
         self.transport: asyncio.Transport | None = None
         self.is_full = False
         self._is_flushing_soon = False

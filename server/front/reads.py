@@ -18,6 +18,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 from .flow_control import FlowControl, Reason
+from .latency import Asked
 from .outlet import Outlet
 from .reader_memory import ReaderMemory
 from .tasks import ConnectionTasks
@@ -29,6 +30,7 @@ FETCHING_BYTES_MAX: Final = 4 * READ_SIZE_BYTES_MAX
 """One connection fetches no more than about this at once, however much room there is."""
 
 
+_READ: Final = m.Read.type.name
 WAITING_SIZE_BYTES: Final = 1 * KIB
 """What a reader that waits counts as among the requests."""
 
@@ -79,10 +81,13 @@ class Reads:
             if not isinstance(found, list):
                 self._fetching(size_max)
                 pins = self.container.state.segments.pin([segment.segment_id])
-                task = self.tasks.start(self._fetch(found, segment, message.offset, size_max, request_id), name="read")
+                asked = Asked(request_id, _READ, self.outlet.latency.received_s)
+                task = self.tasks.start(self._fetch(found, segment, message.offset, size_max, asked), name="read")
                 task.add_done_callback(lambda _: pins.release())
             elif found or segment.sealed or not (may_wait and message.wait_ms) or self.outlet.session.is_draining:
                 self.outlet.send_data(request_id, segment, message.offset, found)
+                if may_wait:
+                    self.outlet.latency.answered(Asked(request_id, _READ, self.outlet.latency.received_s))
             else:
                 self._check_room()
                 self._waiting[request_id] = ParkedRead(self, segment, message, request_id)
@@ -165,14 +170,15 @@ class Reads:
         if not self.outlet.requests.take(WAITING_SIZE_BYTES):
             raise ThrottledError("memory for requests is full", retry_after_ms=RETRY_AFTER_MS)
 
-    async def _fetch(self, found: PendingRead, segment: Segment, offset: int, size_max: int, request_id: int) -> None:
+    async def _fetch(self, found: PendingRead, segment: Segment, offset: int, size_max: int, asked: Asked) -> None:
         try:
             pieces = await found
         except ServerError as error:
-            self.outlet.send_error(request_id, error)
+            self.outlet.send_error(asked.request_id, error)
         else:
-            self.outlet.send_data(request_id, segment, offset, pieces)
+            self.outlet.send_data(asked.request_id, segment, offset, pieces)
         finally:
+            self.outlet.latency.answered(asked)
             self._fetched(size_max)
 
     def _fetching(self, size: int) -> None:

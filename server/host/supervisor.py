@@ -48,6 +48,6 @@ class Supervisor:
         if error is None:
             return
         name = task.get_name()
-        logger.critical("background task failed, task=%s", name, exc_info=error)
+        logger.critical("background task failed task=%s", name, exc_info=error)
         self._metrics.task_failures_total.labels(task=name).inc()
         self._on_failure(name, error)

@@ -5,7 +5,7 @@ from .controller import StreamController
 from .exclusive_control import ExclusiveControl
 from .expiry_loop import ExpiryRunner, WritersStatistics
 from .lease_loop import TransactionsRunner, TransactionsStatistics
-from .options import StreamsOptions, TransactionsOptions, WritersOptions
+from .options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
 from .policy_loop import StreamsRunner, StreamsStatistics
 from .transactions import Admitted, TransactionController
 from .uptime import Uptime, boot_id
@@ -15,6 +15,7 @@ __all__ = [
     "Catalog",
     "ExclusiveControl",
     "ExpiryRunner",
+    "MetricsOptions",
     "StreamController",
     "StreamsOptions",
     "StreamsRunner",

@@ -56,6 +56,14 @@ class Catalog:
                 ids.update(stream_id for _, stream_id in found)
                 after = found[-1][0]
 
+    async def with_cursors(self) -> list[int]:
+        """Return the ids of the streams that have cursors in the checkpoint.
+
+        Raises:
+            StorageError: the checkpoint cannot be read.
+        """
+        return await asyncio.to_thread(self._archive.with_cursors)
+
     async def names_with_tag(self, tag: str, *, prefix: str, after: str, count_max: int) -> tuple[list[str], bool]:
         """Return a page of the names of the streams with a tag, above `after`, and whether more follow.
 

@@ -115,7 +115,7 @@ class TransactionsRunner:
                     forgotten_s = self._clock.now_s
                     await self.forget()
             except ServerError as error:
-                logger.warning("expiry of transactions refused, retry_in_s=%.0f error=%s", RETRY_S, error)
+                logger.warning("expiry of transactions refused retry_after_s=%.0f error=%s", RETRY_S, error)
                 await self._container.clock.sleep(RETRY_S)
 
     async def expire(self) -> None:

@@ -94,3 +94,19 @@ class WritersOptions:
 
     def __post_init__(self) -> None:
         demand_above_zero(self, *(item.name for item in fields(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsOptions:
+    """How many streams and cursors have metrics of their own; checked when made.
+
+    Attributes:
+        streams_count_max: streams with metrics of their own, the busiest ones; the others are counted together.
+        cursors_count_max: cursors with metrics of their own, those that lag most; the others are counted together.
+    """
+
+    streams_count_max: int = 50
+    cursors_count_max: int = 100
+
+    def __post_init__(self) -> None:
+        demand_at_least(self, 0, "streams_count_max", "cursors_count_max")

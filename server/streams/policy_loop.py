@@ -6,6 +6,7 @@ it is refused, or the server is killed, the next visit decides again from what i
 """
 
 import asyncio
+import contextlib
 import logging
 from bisect import bisect_left
 from collections import deque
@@ -26,9 +27,11 @@ from millrace.wire import messages as m
 from . import retention, scaling
 from .catalog import Catalog
 from .controller import StreamController
+from .cursor_lag import CursorLags
 from .load import StreamLoads
-from .options import StreamsOptions
+from .options import MetricsOptions, StreamsOptions
 from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
+from .traffic import StreamTraffic
 from .uptime import Uptime
 
 logger = logging.getLogger(__name__)
@@ -81,6 +84,7 @@ class StreamsRunner:
         catalog: Catalog,
         uptime: Uptime,
         options: StreamsOptions,
+        metrics: MetricsOptions,
     ) -> None:
         self._container = container
         self._state = container.state
@@ -94,6 +98,11 @@ class StreamsRunner:
         self._empty: set[int] = set()
         self._uptime = uptime
         self.statistics = StreamsStatistics()
+        self.traffic = StreamTraffic(metrics.streams_count_max)
+        self.lags = CursorLags(container, catalog)
+        # What recovery has read was written before.
+        self._state.take_written()
+        self._written_s = self._clock.monotonic_s()
 
     async def run(self) -> None:
         """Visit the streams until it is cancelled, which undoes nothing."""
@@ -119,7 +128,7 @@ class StreamsRunner:
             try:
                 return await self.load()
             except ServerError as error:
-                logger.warning("policies of streams not read, retry_in_s=%.1f error=%s", LOAD_RETRY_S, error)
+                logger.warning("policies of streams not read retry_after_s=%.1f error=%s", LOAD_RETRY_S, error)
                 await self._clock.sleep(LOAD_RETRY_S)
 
     async def load(self) -> None:
@@ -133,6 +142,7 @@ class StreamsRunner:
 
     async def scale(self) -> None:
         """Measure the streams that scale by themselves and are not at rest, and split and merge what is to be."""
+        await self._name_busy()
         self._take_touched()
         now_s = self._clock.monotonic_s()
         self.statistics.scaling_streams = len(self._catalog.scaling)
@@ -198,9 +208,36 @@ class StreamsRunner:
         if not self._facts(stream).size_bytes:
             self._empty.add(stream.stream_id)
 
+    async def measure(self) -> None:
+        """Bring `traffic` and `lags` up to now. Safe to cancel.
+
+        Raises:
+            StorageError: a stream cannot be loaded.
+        """
+        self._take_touched()
+        await self._name_busy()
+        await self.lags.measure()
+
+    async def _name_busy(self) -> None:
+        """Look up the names of streams that are shown from now on; those that cannot be loaded, the next time."""
+        with contextlib.suppress(ServerError):
+            for stream_id in self.traffic.unnamed:
+                with await self._container.loader.pin(streams=[stream_id]):
+                    stream = self._state.streams.get(stream_id)
+                    self.traffic.name(stream_id, None if stream is None else stream.name)
+
     def _take_touched(self) -> None:
-        """Wake the streams that were written to, or reconfigured."""
-        touched, self._state.touched_streams = self._state.touched_streams, set()
+        """Wake the streams that were written to, or reconfigured; count what was written."""
+        before_s, self._written_s = self._written_s, self._clock.monotonic_s()
+        sizes, events = self._state.take_written()
+        touched = set(sizes)
+        moved, self._state.moved_cursors = self._state.moved_cursors, set()
+        self.traffic.forget(
+            stream_id for stream_id, config in self._state.reconfigured_streams.items() if config is None
+        )
+        self.traffic.add(sizes, events, duration_s=self._written_s - before_s)
+        self.lags.written(touched)
+        self.lags.found(moved)
         touched |= self._state.reconfigured_streams.keys()
         self._awake |= touched & self._catalog.scaling
         self._empty -= touched

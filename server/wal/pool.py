@@ -134,7 +134,7 @@ class FilePool:
         with self._changed:
             if not self._ready:
                 self._metrics.wal_waits_total.inc()
-                logger.info("log waits for a file, files=%d problem=%s", self._file_count, self._problem)
+                logger.info("log waits for a file files=%d problem=%s", self._file_count, self._problem)
             while not self._ready:
                 if self._is_stopping or (self._is_draining and not self._makeable_count):
                     raise LogClosedError("the log was closed before there was a file to write to")
@@ -188,11 +188,11 @@ class FilePool:
                 # Nothing was promised that depends on it. The file is abandoned, and another one is tried.
                 problem = str(error) or repr(error)
                 logger.warning(
-                    "log file could not be prepared, retry_in_s=%s: %s", self._options.retry_interval_s, error
+                    "log file could not be prepared retry_after_s=%s error=%s", self._options.retry_interval_s, error
                 )
             with self._changed:
                 if self._problem is not None and problem is None:
-                    logger.info("log files can be prepared again, files=%d", self._file_count)
+                    logger.info("log files can be prepared again files=%d", self._file_count)
                 self._problem = problem
             self._measure()
 
@@ -228,7 +228,7 @@ class FilePool:
         if file.is_damaged:
             file.file.close()
             self._files.rename(file.path, file.path.with_name(file.path.name + DAMAGED_SUFFIX))
-            logger.warning("damaged log file put aside, path=%s%s", file.path, DAMAGED_SUFFIX)
+            logger.warning("damaged log file put aside path=%s suffix=%s", file.path, DAMAGED_SUFFIX)
         elif is_kept and file.size_bytes == self._options.file_size_bytes:
             self._measure(self._prepare(file))
             return
@@ -275,7 +275,7 @@ class FilePool:
         except (OSError, NoSpaceError):
             self._give_up(file, temporary, path)
             raise
-        logger.debug("log file ready, path=%s recycled=%s", path, used is not None)
+        logger.debug("log file ready path=%s recycled=%s", path, used is not None)
         return LogFile(
             number=number,
             path=path,

@@ -364,9 +364,9 @@ class Recovery:
     def _tell(self, damage: Damage) -> Iterator[Damage]:
         """Report damage that is not accepted; damage wholly below the sequences asked for is only in the report."""
         if self._is_accepted(damage):
-            logger.info("accepted damage of the log, %s", damage)
+            logger.info("accepted damage of the log damage=%s", damage)
             return
-        logger.error("log damaged, %s", damage)
+        logger.error("log damaged damage=%s", damage)
         self.report.damages.append(damage)
         if damage.is_end or max(damage.first_sequence, damage.last_sequence) >= self._from_sequence:
             yield damage
@@ -425,7 +425,7 @@ class Recovery:
     def _log_report(self) -> None:
         report = self.report
         logger.info(
-            "log recovered ending=%s batches=%d bytes=%d sequences=%d-%d files=%d damages=%d",
+            "log recovered ending=%s batches=%d bytes=%d first_sequence=%d last_sequence=%d files=%d damages=%d",
             report.ending.value, report.batch_count, report.size_bytes, report.first_sequence, report.last_sequence,
             len(report.places), len(report.damages),
         )  # fmt: skip

@@ -106,7 +106,7 @@ def _zero_rest(active: LogFile, *, zero_fill: bool) -> None:
         fill_zeros(active.file, active.end, active.end + len(rest.rstrip(b"\0")))
         active.file.truncate(active.size_bytes)
     active.file.datasync()
-    logger.info("log tail zeroed, path=%s offset=%d", active.path, active.end)
+    logger.info("log tail zeroed path=%s offset=%d", active.path, active.end)
 
 
 def _is_usable_spare(

@@ -178,7 +178,7 @@ class LogWriter:
             f"the log failed at sequence {self._sequence + 1}: {error!r}", subject=str(self._active.path)
         )
         self._failure.__cause__ = error
-        logger.critical("log failed, path=%s offset=%d: %r", self._active.path, self._active.end, error)
+        logger.critical("log failed path=%s offset=%d error=%r", self._active.path, self._active.end, error)
 
     def _take(self) -> list[AppendRun]:
         """Sleep until there are runs; return those of the next batch, which fits the active file. Empty at the end."""
@@ -230,7 +230,7 @@ class LogWriter:
         self._metrics.wal_batch_bytes.observe(batch.size)
         if batch.duration_s > _SLOW_SYNC_S:
             logger.warning(
-                "slow log sync, duration_s=%.3f bytes=%d sequence=%d", batch.duration_s, batch.size, batch.sequence
+                "slow log sync duration_s=%.3f bytes=%d sequence=%d", batch.duration_s, batch.size, batch.sequence
             )
 
     def _closing_batch(self) -> Durable | None:
@@ -252,7 +252,7 @@ class LogWriter:
         self.writing_since_s = None
         full, self._active = self._active, file
         self._pool.put_full(full)
-        logger.debug("log rolled, path=%s sequence=%d", file.path, self._sequence + 1)
+        logger.debug("log rolled path=%s sequence=%d", file.path, self._sequence + 1)
 
 
 def _cost(run: AppendRun) -> int:

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from . import client as client
     from . import spark_source as spark_source
     from . import testing as testing
+    from . import tracing as tracing
     from .client.api import *  # noqa: F403  # what is public there is public here
 
-_MODULES: Final = ("blocking", "client", "spark_source", "testing")
+_MODULES: Final = ("blocking", "client", "spark_source", "testing", "tracing")
 
 
 def __getattr__(name: str) -> Any:

@@ -70,6 +70,33 @@ def test_sigterm_ends_it_in_order(serve: Serve, run: Run, tmp_path: Path) -> Non
     assert run("inspect", tmp_path / "data", "--json").json["segments"][0]["in tier 2"] == 5
 
 
+@pytest.mark.parametrize(
+    ("options", "settings"), [(["--log-format", "json"], {}), ([], {"MILLRACE_LOG_FORMAT": "json"})]
+)
+def test_the_log_is_json_if_wanted(serve: Serve, options: list[str], settings: dict[str, str]) -> None:
+    """Also that of one which cannot start."""
+    process = serve(*options, settings={**SETTINGS, **settings})
+    assert process.stderr is not None
+    lines = [json.loads(process.stderr.readline())]
+    while lines[-1]["event"] != "serving":
+        lines.append(json.loads(process.stderr.readline()))
+    second = serve(*options, settings={**SETTINGS, **settings})
+    refused = [json.loads(line) for line in second.communicate()[1].splitlines()]
+    process.send_signal(signal.SIGTERM)
+    lines += [json.loads(line) for line in process.communicate()[1].splitlines()]
+
+    assert lines[-1]["event"] == "stopped"
+    assert "another server owns" in refused[-1]["error"]
+    assert second.returncode == 1
+
+
+def test_an_unknown_format_of_the_log_is_wrong_usage(serve: Serve) -> None:
+    process = serve(settings={**SETTINGS, "MILLRACE_LOG_FORMAT": "xml"})
+
+    assert "write text or json" in " ".join(process.communicate()[1].split())
+    assert process.returncode == 2
+
+
 def test_a_folder_that_another_server_owns_is_exit_code_1(serve: Serve) -> None:
     """Behaviour 47: the second exits with a clear message."""
     address_of(serve())

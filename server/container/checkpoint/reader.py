@@ -22,6 +22,7 @@ from millrace.server.container.state.transaction import Transaction
 from millrace.server.container.state.writer import Writer
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError
 from millrace.server.host.files import FileSystem
+from millrace.wire import messages as m
 
 from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_of_row
 from .kind import Entity, Kind
@@ -217,6 +218,10 @@ class StreamArchive(KindArchive[Stream]):
             LABELS, f"label = ? AND name > ? AND name >= ? ORDER BY name LIMIT {count_max}", [label, after, prefix]
         )
         return [(name, stream_id) for stream_id, _, name in takewhile(lambda row: row[2].startswith(prefix), found)]
+
+    def with_cursors(self) -> list[int]:
+        """Return the numbers of the streams that have cursors."""
+        return self._reader.column("SELECT DISTINCT stream_id FROM cuts WHERE kind = ?", [m.CutKind.CURSOR])
 
     def exclusive_writers(self) -> dict[int, ExclusiveWriter]:
         """Return the exclusive writers of streams, by stream id."""

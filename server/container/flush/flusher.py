@@ -99,7 +99,9 @@ class Flusher:
                     try:
                         await step()
                     except (ServerError, OSError) as error:
-                        logger.warning("%s failed, will retry retry_after_s=%.1f error=%s", name, RETRY_S, error)
+                        logger.warning(
+                            "background step failed step=%s retry_after_s=%.1f error=%s", name, RETRY_S, error
+                        )
                         has_failed = True
                 if self._copying is not None and self._copying.done():
                     # An error that is not of the storage ends this task, too.
@@ -181,7 +183,7 @@ class Flusher:
         try:
             await self.copy()
         except (ServerError, OSError) as error:
-            logger.warning("copy of the checkpoint failed, will retry retry_after_s=%.1f error=%s", RETRY_S, error)
+            logger.warning("copy of the checkpoint failed retry_after_s=%.1f error=%s", RETRY_S, error)
             await self._clock.sleep(RETRY_S)
         self._work.set()
 

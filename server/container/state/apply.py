@@ -140,7 +140,8 @@ def _apply_run(batch: CurrentBatch, run: AppendRun, *, is_new: bool, bytes_sink:
             apply_writers.advance(batch, segment, run)
         state.segments.changed(segment)
         if segment.stream_id:
-            state.touched_streams.add(segment.stream_id)
+            state.written_bytes[segment.stream_id] += extent.size
+            state.written_events[segment.stream_id] += run.event_count
         state.wake(segment)
     bytes_sink(segment, extent)
 

@@ -28,6 +28,8 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
     state.streams.add(stream)
     state.reconfigured_streams[stream.stream_id] = stream.configuration
     at_start = [m.SavedPosition(segment_id, 0, 0) for segment_id, _, _ in record.segments]
+    if record.cursors:
+        state.moved_cursors.add(stream.stream_id)
     for (name,) in record.cursors:
         stream.cuts[m.CutKind.CURSOR, name] = m.SavedCut(m.CutKind.CURSOR, name, record.created_us, at_start)
     begin_epoch(
@@ -85,6 +87,8 @@ def _stream_truncated(batch: CurrentBatch, record: m.StreamTruncated) -> None:
     stream = state.streams.loaded(record.stream_id)
     if stream is None:
         return
+    if stream.cuts:
+        state.moved_cursors.add(record.stream_id)  # what is truncated is not unread any more
     # What is wholly before the cut is deleted; a reader at its end continues with the successors. The members of the
     # cut stay, also those at their end: so HEAD is the cut itself, which covers every key once.
     named = {segment_id for segment_id, _ in record.positions}
@@ -108,15 +112,18 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
     batch.state.delete_segments(stream.segment_ids)
     batch.state.forget_sequences(record.stream_id)
     batch.state.reconfigured_streams[record.stream_id] = None
+    batch.state.moved_cursors.add(record.stream_id)
 
 
 def _cuts_saved(batch: CurrentBatch, stream: Stream, record: m.CutsSaved) -> None:
     for kind, name, positions, hold_s in record.cuts:
         stream.cuts[kind, name] = m.SavedCut(kind, name, record.saved_us, positions, hold_s)
+    batch.state.moved_cursors.add(record.stream_id)
 
 
 def _cut_forgotten(batch: CurrentBatch, stream: Stream, record: m.CutForgotten) -> None:
     stream.cuts.pop((record.kind, record.name), None)
+    batch.state.moved_cursors.add(record.stream_id)
 
 
 def _changing(change: Callable[[CurrentBatch, Stream, Any], None]) -> Callable[[CurrentBatch, Any], None]:

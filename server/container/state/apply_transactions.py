@@ -105,7 +105,8 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
             size=part.size,
             event_count=part.event_count,
         )
-        state.touched_streams.add(target.stream_id)
+        state.written_bytes[target.stream_id] += part.size
+        state.written_events[target.stream_id] += part.event_count
     for cursor in record.cursors:
         stream = state.streams.loaded(cursor.stream_id)
         if stream is not None:
@@ -116,6 +117,7 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
                 kind, cursor.name, record.committed_us, cursor.positions, hold_s
             )
             state.streams.changed(stream)
+            state.moved_cursors.add(stream.stream_id)
     for producer in record.producers:
         commit_producer(state, producer)
     _delete_parts(state, record.dropped)

@@ -7,6 +7,7 @@ Only what is in use, and what the next checkpoint has to store, is in memory; th
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -127,10 +128,12 @@ class ContainerState:
         # Writers whose expiry is queued, by number, and when it was decided.
         self.expiring_writers: dict[int, int] = {}
         self.exclusive_writers = ExclusiveWriters(stored.exclusive_writers)
-        # Change feeds for the policy loop: stream -> new configuration (None: deleted), and streams that were written
-        # to. The consumer clears them.
+        # Change feeds for the policy loop: stream -> new configuration (None: deleted), what was written to which
+        # stream, and streams whose cursors changed. The consumer clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
-        self.touched_streams: set[int] = set()
+        self.written_bytes: defaultdict[int, int] = defaultdict(int)
+        self.written_events: defaultdict[int, int] = defaultdict(int)
+        self.moved_cursors: set[int] = set()
         # For how long servers ran, as counted last: the age of everything.
         self.uptime_us = stored.uptime_us
         self.clock_history = stored.clock_history
@@ -201,6 +204,12 @@ class ContainerState:
         """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""
         for cache, keys in self.required(required):
             cache.pin(keys, into=into)
+
+    def take_written(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        """Return the bytes and the events that were written since this was asked last, by stream; 0 of some, too."""
+        written = self.written_bytes, self.written_events
+        self.written_bytes, self.written_events = defaultdict(int), defaultdict(int)
+        return written
 
     @property
     def user_segment_count(self) -> int:

@@ -5,26 +5,19 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from millrace.server.console.api import Api
+from millrace.server.console.busy import Busy
 from millrace.server.console.counters import FeedCounters
 from millrace.server.console.feeds import Feeds
 from millrace.server.console.options import FeedOptions
 from millrace.server.console.site import ConsoleSite
+from millrace.server.front.counters import FrontCounters
 from tests.support.waiting import PATIENCE_S
-
-
-@dataclass(frozen=True)
-class Numbers:
-    frames_total: int = 7
-    size_bytes: int = 8
-    is_open: bool = True
-    name: str = "x"
 
 
 class Subject:
@@ -33,7 +26,7 @@ class Subject:
     def __init__(self) -> None:
         self.problem = ""
         self.live = True
-        self.numbers = Numbers()
+        self.numbers = FrontCounters(frames_total=7)
 
     async def is_live(self) -> bool:
         return self.live
@@ -44,12 +37,16 @@ def subject() -> Subject:
     return Subject()
 
 
+async def measured_already() -> None:
+    """Nothing has to be measured."""
+
+
 @pytest.fixture
 def site(subject: Subject) -> Iterator[ConsoleSite]:
     def address() -> str:
         return "127.0.0.1:1"
 
-    def statistics() -> dict[str, Numbers]:
+    def statistics() -> dict[str, FrontCounters]:
         return {"front": subject.numbers}
 
     def health() -> str:
@@ -61,6 +58,8 @@ def site(subject: Subject) -> Iterator[ConsoleSite]:
         registry=CollectorRegistry(),
         statistics=statistics,
         health=health,
+        busy=Busy,
+        measure=measured_already,
         is_live=subject.is_live,
         feeds=Feeds(address=address, token="", options=FeedOptions(), counters=FeedCounters()),
         api=Api(address=address, token="", statistics=statistics, health=health),
@@ -88,9 +87,7 @@ def test_metrics_are_the_statistics(site: ConsoleSite) -> None:
         for sample in family.samples
     }
     assert samples["millrace_front_frames_total"] == 7
-    assert samples["millrace_front_size_bytes"] == 8
-    assert samples["millrace_front_is_open"] == 1
-    assert "millrace_front_name" not in samples
+    assert samples["millrace_healthy"] == 1
 
 
 @pytest.mark.parametrize("path", ["/health", "/readyz"])

@@ -4,10 +4,12 @@ import pytest
 
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.front.counters import FrontCounters
+from millrace.server.front.latency import Latency
 from millrace.server.front.outlet import NO_REPLY, Outlet
 from millrace.server.front.reader_memory import ReaderMemory
 from millrace.server.front.replies import error_reply
 from millrace.server.front.request_memory import RequestMemory
+from millrace.server.host.metrics import Metrics
 from millrace.wire.limits import MIB
 from millrace.wire.server_session import ServerSession
 from tests.support.clock import ManualClock
@@ -43,7 +45,9 @@ def outlet() -> Outlet:
         allowance=requests,
     )
     readers = ReaderMemory(bytes_max=16 * MIB, patience_s=5.0, clock=clock, counters=counters)
-    return Outlet(session, clock=clock, counters=counters, account=readers.account(nobody), requests=requests)
+    latency = Latency(clock, Metrics().request_seconds)
+    account = readers.account(nobody)
+    return Outlet(session, clock=clock, counters=counters, account=account, requests=requests, latency=latency)
 
 
 @pytest.mark.parametrize("request_id", [NO_REPLY, 7])

@@ -18,6 +18,7 @@ from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams import (
     Catalog,
+    MetricsOptions,
     StreamController,
     StreamsOptions,
     StreamsRunner,
@@ -125,6 +126,7 @@ async def streams_in(
         catalog=catalog,
         uptime=uptime,
         options=options or StreamsOptions(),
+        metrics=MetricsOptions(streams_count_max=2, cursors_count_max=2),
     )
     await runner.load()
     try:

@@ -1,0 +1,153 @@
+"""What `/metrics` shows besides what parts of the server count themselves: statistics, health, process and build.
+
+All of it is looked up when Prometheus asks, in the thread of the console.
+"""
+
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from millrace.model.extras import DISTRIBUTION
+from millrace.server.streams.cursor_lag import CursorLag
+
+from .busy import Busy
+from .metric_table import STATISTICS
+
+Statistics = Mapping[str, Any]
+"""Frozen records by the name of their part."""
+
+UNKNOWN: Final = "unknown"
+NONE: Final = "none"
+OTHERS: Final = "(others)"
+"""In place of the name of a stream or a cursor; no stream can have it."""
+_BUSIEST: Final = (
+    "busiest, MILLRACE_METRICS_STREAMS_COUNT_MAX of them; written to all others: (others). Take rates first, then sums."
+)
+_SLOWEST: Final = "Of the MILLRACE_METRICS_CURSORS_COUNT_MAX that lag most; of the rest (others) has"
+
+
+class StatisticsCollector(Collector):
+    """Turns the statistics of the parts into metrics, as `metric_table` declares them.
+
+    Args:
+        statistics: a part that is missing now has no metrics.
+        health: why the server is not healthy, empty if it is.
+    """
+
+    def __init__(self, statistics: Callable[[], Statistics], health: Callable[[], str]) -> None:
+        self._statistics = statistics
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one metric for each number."""
+        yield GaugeMetricFamily(
+            "millrace_healthy",
+            "1 while the server is healthy, 0 while /health gives a reason why it is not. Alert on 0, and on silence.",
+            value=float(not self._health()),
+        )
+        records = self._statistics()
+        for (part, field), declared in STATISTICS.items():
+            if part in records:
+                family = CounterMetricFamily if declared.is_counter else GaugeMetricFamily
+                yield family(declared.name, declared.help, value=float(getattr(records[part], field)))
+
+
+class BuildCollector(Collector):
+    """Says what runs, as labels of a metric that is always 1."""
+
+    def __init__(self) -> None:
+        self._labels = {
+            "version": _version_of(DISTRIBUTION),
+            "python": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "uvloop": _version_of("uvloop") if "uvloop" in sys.modules else NONE,
+            "platform": platform.platform(),
+        }
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the one metric."""
+        family = GaugeMetricFamily(
+            "millrace_build_info",
+            "Always 1. Its labels say which versions of Millrace, Python and uvloop run, and on what.",
+            labels=list(self._labels),
+        )
+        family.add_metric(list(self._labels.values()), 1.0)
+        yield family
+
+
+class BusyCollector(Collector):
+    """Tells of the busiest streams and of the cursors that lag most; of the others in one row."""
+
+    def __init__(self, busy: Callable[[], Busy]) -> None:
+        self._busy = busy
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is written to streams, and how far cursors lag."""
+        busy = self._busy()
+        sizes = CounterMetricFamily(
+            "millrace_stream_written_bytes",
+            f"Bytes written to a stream since it is among the {_BUSIEST}",
+            labels=["stream"],
+        )
+        events = CounterMetricFamily(
+            "millrace_stream_written_events",
+            f"Events written to a stream since it is among the {_BUSIEST}",
+            labels=["stream"],
+        )
+        for name, written in [*busy.streams, (OTHERS, busy.others)]:
+            sizes.add_metric([name], written.bytes)
+            events.add_metric([name], written.events)
+        yield from (sizes, events)
+
+        lag_bytes = GaugeMetricFamily(
+            "millrace_cursor_lag_bytes",
+            f"Bytes of its stream that a cursor has not passed: what its consumer has to read. {_SLOWEST} the sum.",
+            labels=["stream", "cursor"],
+        )
+        lag_seconds = GaugeMetricFamily(
+            "millrace_cursor_lag_seconds",
+            f"Age of the oldest event that a cursor has not passed, 0 if there is none. Alert on what is too late for "
+            f"you: the consumer is slow or gone. {_SLOWEST} the greatest.",
+            labels=["stream", "cursor"],
+        )
+        now_us = time.time_ns() // 1000
+        for lag in busy.lags:
+            lag_bytes.add_metric([lag.stream, lag.cursor], lag.size_bytes)
+            lag_seconds.add_metric([lag.stream, lag.cursor], _age_s(lag, now_us))
+        lag_bytes.add_metric([OTHERS, OTHERS], sum(lag.size_bytes for lag in busy.other_lags))
+        lag_seconds.add_metric([OTHERS, OTHERS], max((_age_s(lag, now_us) for lag in busy.other_lags), default=0.0))
+        yield from (lag_bytes, lag_seconds)
+
+
+def register(
+    registry: CollectorRegistry,
+    *,
+    statistics: Callable[[], Statistics],
+    health: Callable[[], str],
+    busy: Callable[[], Busy] = Busy,
+) -> None:
+    """Add all of these to a registry, and what the library tells of the process: memory, processor time, files."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, with the time at which the process began
+    registry.register(StatisticsCollector(statistics, health))
+    registry.register(BusyCollector(busy))
+    registry.register(BuildCollector())
+    ProcessCollector(registry=registry)
+
+
+def _age_s(lag: CursorLag, now_us: int) -> float:
+    return max(0, now_us - lag.oldest_us) / 1e6 if lag.oldest_us else 0.0
+
+
+def _version_of(distribution: str) -> str:
+    """Return the version of a distribution that is installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:  # it runs out of a checkout
+        return UNKNOWN

@@ -1,0 +1,62 @@
+"""How long requests of one connection take, from their arrival to their answer, by the type of the message.
+
+The time of arrival is that of the socket read which the connection measures anyway; what arrives together shares it.
+Appends are counted by batch: all that came with one read, and whose outcomes are told together, are one observation.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from millrace.server.host.clock import Clock
+from millrace.server.host.metrics import LabelledHistogram
+from millrace.wire import messages as m
+
+APPEND: Final = m.Append.type.name
+
+
+class Asked(NamedTuple):
+    """A request on its way to its answer: its id, the name of its type, and when it arrived."""
+
+    request_id: int
+    name: str
+    received_s: float
+
+
+class Latency:
+    """The requests of one connection that are under way.
+
+    Attributes:
+        received_s: when the bytes arrived that are walked now.
+    """
+
+    __slots__ = ("_append_seconds", "_appends", "_clock", "_seconds", "received_s")
+
+    def __init__(self, clock: Clock, seconds: LabelledHistogram) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._append_seconds = seconds.series(APPEND)
+        self.received_s = 0.0
+        # How many appends arrived together, and when, in their order, which is that of their outcomes.
+        self._appends: deque[tuple[int, float]] = deque()
+
+    def appends_taken(self, count: int) -> None:
+        """Note appends whose outcomes will be told."""
+        appends, received_s = self._appends, self.received_s
+        if appends and appends[-1][1] == received_s:
+            count += appends.pop()[0]
+        appends.append((count, received_s))
+
+    def appends_told(self, count: int) -> None:
+        """Observe the oldest appends, whose outcomes were told."""
+        now_s = self._clock.monotonic_s()
+        while count:
+            together, received_s = self._appends.popleft()
+            if together > count:
+                self._appends.appendleft((together - count, received_s))
+                together = count
+            count -= together
+            self._append_seconds.observe(now_s - received_s, together)
+
+    def answered(self, asked: Asked) -> None:
+        """Observe any other request, which was answered, or failed."""
+        self._seconds.series(asked.name).observe(self._clock.monotonic_s() - asked.received_s)

@@ -1,0 +1,110 @@
+"""How far each cursor is from the tail of its stream: measured when somebody asks, and only where something changed.
+
+A cursor lags further when its stream is written to, and less when it moves. So only these streams are visited, a
+bounded number each time it is asked; of all others the last answer holds, but for its age, which is that of an event.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import nlargest
+from operator import attrgetter
+from typing import Final
+
+from millrace.model.lineage import Lineage
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.stream import Stream
+from millrace.wire import messages as m
+
+from .catalog import Catalog
+
+VISITED_COUNT_MAX: Final = 1000
+"""Streams that are looked at each time it is asked; the others are at the next time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CursorLag:
+    """What a cursor has not read.
+
+    Attributes:
+        oldest_us: when the oldest of it was stored, within a second; 0 if it has read all.
+    """
+
+    stream: str
+    cursor: str
+    size_bytes: int
+    oldest_us: int
+
+
+class CursorLags:
+    """The lags of the cursors of one container; belongs to the event loop, but for `rows`."""
+
+    def __init__(self, container: SegmentContainer, catalog: Catalog) -> None:
+        self._container = container
+        self._catalog = catalog
+        self._state = container.state
+        self._lock = asyncio.Lock()
+        # Of streams with cursors; those that have to be looked at.
+        self._lags: dict[int, tuple[CursorLag, ...]] = {}
+        self._changed: set[int] = set()
+        self._knows_stored = False
+
+    def found(self, stream_ids: Iterable[int]) -> None:
+        """Know streams whose cursors were set, moved or forgotten."""
+        self._changed.update(stream_ids)
+
+    def written(self, stream_ids: set[int]) -> None:
+        """Know streams that were written to."""
+        self._changed |= stream_ids & self._lags.keys()
+
+    async def measure(self) -> None:
+        """Look at what changed. Safe to cancel.
+
+        Raises:
+            StorageError: the checkpoint cannot be read, or a stream not be loaded.
+        """
+        async with self._lock:
+            if not self._knows_stored:
+                self._changed.update(await self._catalog.with_cursors())
+                self._knows_stored = True
+            for stream_id in list(self._changed)[:VISITED_COUNT_MAX]:
+                self._changed.discard(stream_id)
+                try:
+                    with await self._container.loader.pin(streams=[stream_id]):
+                        self._measure(stream_id)
+                except BaseException:
+                    self._changed.add(stream_id)
+                    raise
+                await asyncio.sleep(0)  # many streams must not delay the appends
+
+    def rows(self, count_max: int) -> tuple[list[CursorLag], list[CursorLag]]:
+        """Return the cursors that lag most, and all others. May be called from any thread."""
+        lags = [lag for of_stream in list(self._lags.values()) for lag in of_stream]
+        most = nlargest(count_max, lags, key=attrgetter("size_bytes"))
+        shown = set(map(id, most))
+        return most, [lag for lag in lags if id(lag) not in shown]
+
+    def _measure(self, stream_id: int) -> None:
+        stream = self._state.streams.get(stream_id)
+        cursors = [cut for cut in stream.cuts.values() if cut.kind == m.CutKind.CURSOR] if stream else []
+        if stream is None or not cursors:
+            self._lags.pop(stream_id, None)
+        else:
+            self._lags[stream_id] = tuple(self._lag(stream, cut) for cut in cursors)
+
+    def _lag(self, stream: Stream, cut: m.SavedCut) -> CursorLag:
+        positions = {segment_id: offset for segment_id, offset, _ in cut.positions}
+        lineage = Lineage(stream.history())
+        passed = lineage.before(segment_id for segment_id in positions if segment_id in lineage.by_id)
+        size_bytes, oldest_us = 0, 0
+        for part in stream.parts:
+            segment = self._state.segments.get(part.segment_id)
+            if segment is None or part.segment_id in passed:
+                continue
+            offset = max(segment.start_offset, positions.get(part.segment_id, 0))
+            if offset < segment.length:
+                size_bytes += segment.length - offset
+                entry = segment.index.floor(offset)
+                stored_us = segment.created_us if entry is None else entry.wall_time_us
+                oldest_us = min(oldest_us or stored_us, stored_us)
+        return CursorLag(stream=stream.name, cursor=cut.name, size_bytes=size_bytes, oldest_us=oldest_us)

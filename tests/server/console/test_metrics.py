@@ -1,0 +1,116 @@
+"""All metrics of a real server: their names, units and helps, and what they say of it."""
+
+import asyncio
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Metric
+
+from millrace.model.address import Address
+from millrace.server.app import Server
+from millrace.server.console import metrics
+from millrace.server.console.metric_table import STATISTICS
+from millrace.server.options import ServerOptions
+from millrace.server.settings import declared
+from tests.support.scrapes import scrape, value_of
+
+UNITS = ("seconds", "bytes", "ratio", "info")
+NOT_UNITS = ("s", "ms", "us", "milliseconds", "microseconds", "kb", "mb", "kib", "mib", "percent", "minutes", "hours")
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Metric]:
+    """What a server that has just started says."""
+
+    async def scraped() -> dict[str, Metric]:
+        folder = tmp_path_factory.mktemp("server")
+        console, listen = Address("127.0.0.1", 0), Address("127.0.0.1", 0)
+        async with Server(ServerOptions(data_folder=folder, listen=listen, console=console)) as server:
+            return await asyncio.to_thread(scrape, server.console_address)
+
+    return asyncio.run(scraped())
+
+
+def test_names_are_as_prometheus_wants_them(families: dict[str, Metric]) -> None:
+    assert len(families) > 80
+    for name, family in families.items():
+        words = name.split("_")
+        assert re.fullmatch(r"(millrace|process)(_[a-z0-9]+)+", name), name
+        assert not set(words) & set(NOT_UNITS), name
+        assert (words[-1] == "total") == (family.type == "counter"), name
+        assert words[-1] not in ("count", "sum", "bucket"), name
+        units = [word for word in words if word in UNITS]
+        assert units == [word for word in words[-2:] if word in UNITS], f"the unit of {name} comes last"
+        assert family.type != "histogram" or units, name
+
+
+def test_every_help_says_something(families: dict[str, Metric]) -> None:
+    ours = {name: family.documentation for name, family in families.items() if name.startswith("millrace_")}
+
+    for name, text in ours.items():
+        assert text[:1].isupper() or text[:1].isdigit(), name
+        assert text.endswith("."), name
+        # More than the words of the name once more.
+        assert len({*re.findall("[a-z]+", text.lower())} - {*name.split("_")}) >= 3, f"{name}: {text}"
+    assert len(set(ours.values())) == len(ours)
+
+
+@pytest.mark.parametrize("setting", sorted({*re.findall(r"MILLRACE_\w+", str([*STATISTICS.values()]))}))
+def test_a_help_names_settings_that_exist(setting: str) -> None:
+    assert setting in {each.variable for each in declared().values()}
+
+
+@pytest.mark.asyncio
+async def test_every_number_of_the_statistics_is_declared(tmp_path: Path) -> None:
+    async with Server(ServerOptions(data_folder=tmp_path, listen=Address("127.0.0.1", 0), console=None)) as server:
+        numbers = {
+            (part, item.name)
+            for part, record in server.statistics().items()
+            for item in fields(record)
+            if isinstance(getattr(record, item.name), bool | int | float)
+        }
+
+    assert numbers == set(STATISTICS)
+
+
+def test_it_says_what_runs(families: dict[str, Metric]) -> None:
+    (sample,) = families["millrace_build_info"].samples
+
+    assert sample.value == 1
+    assert sample.labels["python"] == platform.python_version()
+    assert sample.labels["version"]
+    assert sample.labels["platform"] == platform.platform()
+    assert sample.labels.keys() == {"version", "python", "implementation", "uvloop", "platform"}
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="the library reads /proc")
+def test_it_says_what_the_process_takes(families: dict[str, Metric]) -> None:
+    assert value_of(families, "process_resident_memory_bytes") > 1 << 20
+    assert value_of(families, "process_open_fds") >= 3
+
+
+def test_health_is_a_metric_too() -> None:
+    registry, problems = CollectorRegistry(), iter(["the disk has not answered for 3.1 s", ""])
+    metrics.register(registry, statistics=dict, health=lambda: next(problems))
+    health = _values(registry)
+
+    assert (next(health), next(health)) == (0, 1)
+
+
+def test_a_part_that_is_not_there_has_no_metrics() -> None:
+    registry = CollectorRegistry()
+    metrics.register(registry, statistics=dict, health=str)
+
+    names = {family.name for family in registry.collect()}
+
+    assert "millrace_healthy" in names
+    assert not any(name.startswith("millrace_wal") for name in names)
+
+
+def _values(registry: CollectorRegistry) -> Iterator[float | None]:
+    while True:
+        yield registry.get_sample_value("millrace_healthy")
