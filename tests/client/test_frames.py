@@ -12,7 +12,6 @@ from millrace import blocking
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
 from millrace.model.cut import chosen
-from millrace.model.cut import chosen
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.slice import Slice
 

@@ -125,7 +125,7 @@ HANDLES = [
 @pytest.mark.parametrize("cls", HANDLES)
 def test_what_was_not_made_can_be_shown(cls: type[Any]) -> None:
     """As a debugger does in an `__init__` that fails."""
-    made = cast(Any, cls).__new__(cls)
+    made = cast("Any", cls).__new__(cls)
     assert repr(made).endswith(f"{cls.__name__} not made>")
 
 
