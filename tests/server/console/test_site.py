@@ -112,7 +112,7 @@ def test_the_figures_of_all_parts_are_json(site: ConsoleSite, subject: Subject) 
     subject.problem = "the disk is full"
     status, text = get(site, "/api/v1/server")
     content = json.loads(text)
-    assert (status, content["statistics"]["front"]["name"]) == (200, "x")
+    assert (status, content["statistics"]["front"]["frames_total"]) == (200, 7)
     assert (content["healthy"], content["problem"]) == (False, "the disk is full")
 
 
