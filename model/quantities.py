@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-_NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-z]*)", re.ASCII)
+_NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,24})?)\s*([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 _DURATIONS_S: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
