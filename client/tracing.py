@@ -8,9 +8,9 @@ The context of the sender's span is in the headers `traceparent` and `tracestate
 has them; so other tools that write or read these headers join in. Names and attributes of the spans are those of the
 semantic conventions of OpenTelemetry for messaging.
 
-Needs `opentelemetry-api` (`pip install millrace[otel]`); nothing else imports this module, so who does not use it pays
-nothing. Without an SDK in the process all of it does nothing. Each traced event costs a span: of a million events a
-second, trace some, which is up to the sampler of the SDK.
+Needs `opentelemetry-api` (`pip install 'millrace-streams[otel]'`); nothing else imports this module, so it costs
+nothing where it is not used. Without an SDK in the process all of it does nothing. Each traced event costs a span: of a
+million events a second, trace some, which is up to the sampler of the SDK.
 """
 
 import asyncio
