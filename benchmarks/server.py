@@ -59,8 +59,8 @@ class MillraceServer:
 
     def statistics(self) -> dict[str, dict[str, float]]:
         """Return the numbers of all parts, by part and name."""
-        with urllib.request.urlopen(f"http://{self.console}/", timeout=10.0) as answer:
-            parts: dict[str, dict[str, float]] = json.load(answer)
+        with urllib.request.urlopen(f"http://{self.console}/api/v1/server", timeout=10.0) as answer:
+            parts: dict[str, dict[str, float]] = json.load(answer)["statistics"]
             return parts
 
     def settle(self) -> None:
