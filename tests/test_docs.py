@@ -13,6 +13,7 @@ import sysconfig
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,10 +183,11 @@ def test_the_programs_of_a_page_run_in_their_order(page: str, count_min: int) ->
 
 
 def test_what_duckdb_prints_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     with server() as running:
         for code in blocks("docs/data-tools.md", "python")[:2]:
             exec(compile(code.replace(DEFAULT_ADDRESS, running.address), "docs/data-tools.md", "exec"), names)
+        names["client"].close()
 
     (table,) = re.findall(r"^```\n(┌.*?)^```$", (ROOT / "docs/data-tools.md").read_text(), re.MULTILINE | re.DOTALL)
     assert capsys.readouterr().out.strip() == table.strip()

@@ -93,7 +93,7 @@ def test_the_log_is_json_if_wanted(serve: Serve, options: list[str], settings: d
 def test_an_unknown_format_of_the_log_is_wrong_usage(serve: Serve) -> None:
     process = serve(settings={**SETTINGS, "MILLRACE_LOG_FORMAT": "xml"})
 
-    assert "write text or json" in " ".join(process.communicate()[1].split())
+    assert "it must be one of text, json" in " ".join(process.communicate()[1].split())
     assert process.returncode == 2
 
 

@@ -55,7 +55,7 @@ def test_a_cut_of_many_segments_is_shown_shortly_and_written_whole() -> None:
     assert StreamCut.parse(str(cut)) == cut
     assert dir(cut) == ["of", "parse", "places", "positions", "stream"]
     assert dir(TimeCut(0)) == ["at", "unix_us"]
-    assert dir(HEAD) == ["name", "value"]
+    assert {"name", "value"} <= set(dir(HEAD)) <= {"name", "value", "HEAD", "TAIL"}  # by the version of Python
 
 
 class Door(Handle):

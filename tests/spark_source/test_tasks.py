@@ -121,7 +121,9 @@ def test_spark_runs_more_tasks_after_a_split(spark: SparkSession, shop: Shop, ba
     query.processAllAvailable()
     query.stop()
 
-    assert max(counts) == counts[-1] == 5
+    # What is written may come in more than one batch, and the last of them may concern few segments.
+    assert counts[0] == 2
+    assert max(counts) == 5
     assert sorted(batches.all) == sorted(rows_of_events(shop.plain()))
     frame = shop.batch(spark, minPartitions=9)
     assert frame.rdd.getNumPartitions() >= 7

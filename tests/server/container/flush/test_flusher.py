@@ -107,7 +107,7 @@ async def test_deleting_makes_room_in_a_tier_2_that_is_too_full_to_flush(
         await flushed(server, peer, doomed)
         storage.capacity_bytes = storage.size_bytes + 260 * KIB
         await peer.store(segment_id, *[bytes(8 * KIB)] * 60)
-        await until(lambda: "flush failed" in caplog.text)
+        await until(lambda: "step=flush" in caplog.text)
         assert segment_of(server, segment_id).tail
         await peer.ask(m.DeleteSegment(doomed), m.Done)
         await flushed(server, peer, segment_id)
