@@ -295,7 +295,7 @@ class Server:
         if opened is None:
             return "the container is being recovered"
         if self._recovering:
-            return opened.container.refusal
+            return opened.container.refusal or "connections to the container before its recovery are being ended"
         statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
             return f"the disk of the log has not answered for {statistics.write_age_s:.1f} s"
@@ -319,7 +319,7 @@ class Server:
             server_id=self._folder.server_id,
             cache=self._cache,
             page_size_bytes=options.tier2.page_size_bytes,
-            on_failure=self._container_failed,
+            on_failure=lambda _error: self._container_failed(),
         )
         opened = await open_container(environment)
         self._open = opened
@@ -363,6 +363,8 @@ class Server:
         self._supervisor.start(self._transactions.run(), name="transactions")
         self._supervisor.start(opened.clean_tier2(), name="clean tier 2")
         self._supervisor.start(opened.verify_checkpoint(), name="verification")
+        if opened.container.must_recover:  # since before it could tell
+            self._container_failed()
 
     async def _close_container(self, *, flush_s: float) -> None:
         await self._supervisor.stop()
@@ -370,13 +372,19 @@ class Server:
         if opened is not None:
             await opened.close(log_s=self._options.shutdown_s, flush_s=flush_s)
 
-    def _container_failed(self, error: ServerError) -> None:
+    def _container_failed(self) -> None:
         """The log failed, or the checkpoint is damaged: recover from what is on disk."""
         if not self._stopping and not self._recovering:
             self._recovering = True
             self._recovery.start(self._reopen(), name="reopen")
 
     async def _reopen(self) -> None:
+        """Open the container again, until it runs: its log may fail once more before all of the old one is released."""
+        while not self._stopping and self._open is not None and self._open.container.must_recover:
+            await self._open_again()
+        self._recovering = False
+
+    async def _open_again(self) -> None:
         """Open the container again, until that succeeds; meanwhile the one in memory answers reads."""
         before, folder = self._open, self._folder
         assert before is not None
@@ -397,7 +405,6 @@ class Server:
         if self._open is not before:
             await self._replace_connections()
             await before.release()
-        self._recovering = False
 
     async def _replace_connections(self) -> None:
         """Let clients come back, to the container that was opened in the step before."""

@@ -283,6 +283,11 @@ class SegmentContainer:
         """Why appends are refused now, for people; empty if they are not."""
         return str(self._failure) if self._failure is not None else self.log.refusal or ""
 
+    @property
+    def must_recover(self) -> bool:
+        """Whether it is to be closed and opened again: its log has failed, or its checkpoint is damaged."""
+        return self.has_failed or (self.checkpoint_damage is not None and self.loss is None)
+
     def stay_failed(self, reason: str) -> None:
         """Refuse requests for this reason from now on, after a failure of log or checkpoint."""
         self._failure = DiskUnavailableError(reason, retry_after_ms=1000)

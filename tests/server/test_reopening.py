@@ -122,6 +122,21 @@ async def test_each_step_of_closing_and_opening_again_may_be_refused() -> None:
         assert step > 30
 
 
+async def test_a_log_that_fails_again_at_once_is_recovered_again() -> None:
+    """Behaviour 83: also while the connections to the container before are still being ended."""
+    async with outage() as disk, await Peer.connect(disk.server.address) as peer:
+        before = disk.server._open
+        assert before is not None
+        await disk.fail_log(peer)
+        while (opened := disk.server._open) is before:  # noqa: ASYNC110  # seen in the very turn of the loop
+            await asyncio.sleep(0)
+        assert opened is not None
+        assert disk.server._recovering
+        opened.container.log_failed(OSError(errno.EIO, "again"))
+        await disk.until_well()
+        assert disk.server._open is not opened
+
+
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
 async def test_while_nothing_can_be_written_reads_go_on_and_appends_learn_why(error: int) -> None:
     """Behaviour 83: health and metrics say it, too, for as long as it takes."""
