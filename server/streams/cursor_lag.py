@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nlargest
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -19,7 +20,7 @@ from millrace.wire import messages as m
 from .catalog import Catalog
 
 VISITED_COUNT_MAX: Final = 1000
-"""Streams that are looked at each time it is asked; the others are at the next time."""
+"""Streams that are looked at each time it is asked; the others are first at the next time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,25 +38,33 @@ class CursorLag:
 
 
 class CursorLags:
-    """The lags of the cursors of one container; belongs to the event loop, but for `rows`."""
+    """The lags of the cursors of one container; belongs to the event loop, but for `rows`.
 
-    def __init__(self, container: SegmentContainer, catalog: Catalog) -> None:
+    Args:
+        visited_count_max: streams that are looked at each time it is asked.
+    """
+
+    def __init__(
+        self, container: SegmentContainer, catalog: Catalog, *, visited_count_max: int = VISITED_COUNT_MAX
+    ) -> None:
         self._container = container
         self._catalog = catalog
+        self._visited_count_max = visited_count_max
         self._state = container.state
         self._lock = asyncio.Lock()
         # Of streams with cursors; those that have to be looked at.
         self._lags: dict[int, tuple[CursorLag, ...]] = {}
-        self._changed: set[int] = set()
+        # The first one has waited longest: what is written to without a pause must not keep others from their turn.
+        self._changed: dict[int, None] = {}
         self._knows_stored = False
 
     def found(self, stream_ids: Iterable[int]) -> None:
         """Know streams whose cursors were set, moved or forgotten."""
-        self._changed.update(stream_ids)
+        self._changed.update(dict.fromkeys(stream_ids))
 
     def written(self, stream_ids: set[int]) -> None:
         """Know streams that were written to."""
-        self._changed |= stream_ids & self._lags.keys()
+        self.found(stream_ids & self._lags.keys())
 
     async def measure(self) -> None:
         """Look at what changed. Safe to cancel.
@@ -65,15 +74,15 @@ class CursorLags:
         """
         async with self._lock:
             if not self._knows_stored:
-                self._changed.update(await self._catalog.with_cursors())
+                self.found(await self._catalog.with_cursors())
                 self._knows_stored = True
-            for stream_id in list(self._changed)[:VISITED_COUNT_MAX]:
-                self._changed.discard(stream_id)
+            for stream_id in list(islice(self._changed, self._visited_count_max)):
+                self._changed.pop(stream_id, None)
                 try:
                     with await self._container.loader.pin(streams=[stream_id]):
                         self._measure(stream_id)
                 except BaseException:
-                    self._changed.add(stream_id)
+                    self.found([stream_id])
                     raise
                 await asyncio.sleep(0)  # many streams must not delay the appends
 

@@ -14,9 +14,13 @@ from millrace.model.address import Address
 from millrace.server.app import Server
 from millrace.server.console.metrics import OTHERS
 from millrace.server.options import ServerOptions
+from millrace.server.streams.cursor_lag import CursorLags
 from millrace.server.streams.options import MetricsOptions
+from tests.server.streams.containers import streams_in
+from tests.support.clock import ManualClock
 from tests.support.scrapes import scrape, value_of
 from tests.support.servers import server_options
+from tests.support.storage import MemoryStorage
 
 
 def options(folder: Path) -> ServerOptions:
@@ -121,3 +125,21 @@ async def test_what_a_transaction_commits_is_written_to_its_streams(server: Serv
             families = await scraped(server)
 
     assert rows(families, "millrace_stream_written_events_total") == {("shop/orders",): 2, (OTHERS,): 2}
+
+
+@pytest.mark.asyncio
+async def test_streams_that_are_always_written_to_take_turns(tmp_path: Path) -> None:
+    """More of them are changed again before each turn than one turn looks at."""
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        lags = CursorLags(streams.opened.container, streams.catalog, visited_count_max=2)
+        made = [
+            (await streams.controller.create(f"a/{number}", segment_count=1, configuration="", cursors=["c"]))[0]
+            for number in range(5)
+        ]
+        for _ in range(3):
+            for stream in made:
+                await streams.write(stream.open_parts[0].segment_id, ["k"])
+            lags.found(stream.stream_id for stream in made)
+            await lags.measure()
+
+        assert {lag.stream for lag in lags.rows(10)[0]} == {f"a/{number}" for number in range(5)}
