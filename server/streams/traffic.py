@@ -56,7 +56,7 @@ class StreamTraffic:
         """Tell the name of a stream, None if there is no such stream (any more)."""
         if name is None:
             self.forget([stream_id])
-        else:
+        elif stream_id in self._shown:  # another one may have taken its place while it was looked up
             self._names[stream_id] = name
         self._publish()
 

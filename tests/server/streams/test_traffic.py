@@ -88,3 +88,16 @@ def test_every_byte_is_counted_once_and_no_counter_falls(
         assert sum(grown) + lost == sum(size for size, _ in written.values())
         assert len(after) <= count_max
         assert len(traffic._weights) <= 5 * count_max
+
+
+def test_a_stream_that_lost_its_place_while_its_name_was_looked_up_is_not_remembered() -> None:
+    traffic = StreamTraffic(1)
+    traffic.add({1: 10}, {1: 1}, duration_s=2.0)
+    (looked_up,) = traffic.unnamed
+    traffic.add({2: 1000}, {2: 1}, duration_s=2.0)
+    traffic.name(looked_up, "a/1")
+
+    # It is shown again only once its name was looked up again: until then nothing is kept of it.
+    for _ in range(10):
+        traffic.add({1: 100_000}, {1: 1}, duration_s=60.0)
+    assert traffic.unnamed == [1]
