@@ -65,18 +65,20 @@ class Follower(ABC):
         """Wait until so many events were taken.
 
         Raises:
-            SystemExit: they do not come in time.
+            SystemExit: they do not come in time, or the stream ends before.
         """
         self.wait_until(lambda: self.count >= count)
 
     def wait_until(self, is_there: Callable[[], bool]) -> None:
         """Wait until something is true, which an event that is taken makes true. Raises like `wait_for`."""
         with self._changed:
-            in_time = self._changed.wait_for(lambda: self._reading.done() or is_there(), self._patience_s)
+            self._changed.wait_for(lambda: self._reading.done() or is_there(), self._patience_s)
+            is_true = is_there()
         if self._reading.done():
             self._reading.result()
-        if not in_time:
-            raise SystemExit(f"no more than {self.count} events of {self._stream} came within {self._patience_s:g} s")
+        if not is_true:
+            when = "until its end" if self._reading.done() else f"within {self._patience_s:g} s"
+            raise SystemExit(f"no more than {self.count} events of {self._stream} came {when}")
 
     def _read(self) -> None:
         with self.client.reader(self._stream, start=millrace.HEAD) as reader:
