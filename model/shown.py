@@ -4,6 +4,7 @@ A `repr` is read in logs, tracebacks and shells. It never holds a token, and nev
 megabytes; and it never raises, whatever the state of its object.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Final, cast
@@ -57,14 +58,14 @@ class ShortRepr(PublicNames):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-class Handle(PublicNames):
+class Handle(PublicNames, ABC):
     """What a user holds and uses: a client, a reader, a writer, a transaction."""
 
     __slots__ = ()
 
+    @abstractmethod
     def _facts(self) -> Iterator[str]:
         """Yield what it is of, where, and in which state."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         """Return what it is of and in which state."""

@@ -21,7 +21,7 @@ from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 
 # What a class for threads leaves out, and why.
-LEFT_OUT = {
+LEFT_OUT: dict[type, set[str]] = {
     Client: {"cut_at_time_in", "segment_scan", "split_range"},  # what planners ask many times at once
     Segments: {"open"},  # a handle to pipeline appends from inside the loop: `append_nowait` is the one for threads
     Bookmarks: set(),

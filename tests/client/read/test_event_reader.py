@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pyarrow as pa
 import pytest
@@ -30,6 +30,9 @@ class Reading(EventReader):
     async def arrow_batches(self) -> AsyncIterator[pa.RecordBatch]:
         while events := await self.next_events():
             yield pa.record_batch({"value": [event.value for event in events]})
+
+    def _facts(self) -> Iterator[str]:
+        yield f"of {len(self.blocks)} blocks"
 
     async def _next_block(self) -> bool:
         while not self.blocks:
