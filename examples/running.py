@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -81,6 +82,29 @@ class Program:
 
     def _printed(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM leave the body as an error does, so that the processes which it has started are ended, too.
+
+    Only the main thread is told of signals; in another one nothing happens.
+
+    Raises:
+        SystemExit: the signal came.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from millrace.cli.output import picked, print_error, print_json, print_note
 from millrace.cli.verification import Finding, verify_folder
 from millrace.client.testing import SETTINGS_SMALL, server
 from millrace.examples.load import eager_settings
-from millrace.examples.running import Program
+from millrace.examples.running import Program, ended_by_sigterm
 from millrace.model.errors import MissingExtraError
 from millrace.model.extras import DISTRIBUTION
 
@@ -63,7 +63,7 @@ def demo(
     screen.line(Text.assemble(("Millrace", "bold cyan"), ": durable streams for Python and Spark, the best of it"))
     missing = what_is_missing() if with_spark else "--no-spark was given"
     try:
-        with _folders(keep) as (data, scratch):
+        with ended_by_sigterm(), _folders(keep) as (data, scratch):
             told = _run(data, scratch, screen=screen, has_spark=not missing, duration_s=seconds, fault=fault)
             _show(told, screen=screen, missing=missing)
             places = _places(data)

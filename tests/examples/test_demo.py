@@ -1,14 +1,16 @@
 """The demo from its first line to its last: what it counts is what was written, and a fault is found."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import millrace
 from millrace.examples.demo.queries import what_is_missing
-from tests.cli.conftest import Run
+from tests.cli.conftest import PROGRAM, Run
 
 pytestmark = pytest.mark.slow
 
@@ -60,6 +62,27 @@ def test_a_fault_is_said(run: Run) -> None:
     assert outcome.code == 1
     assert "The proof FAILED" in outcome.out
     assert "Nothing is missing" not in outcome.out
+
+
+def test_sigterm_ends_the_server_and_removes_the_data() -> None:
+    with subprocess.Popen(
+        [*PROGRAM, "demo", "--no-spark", "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        said = ""
+        while (found := re.search(r"1\. A server +(\S+), a process of its own, data in (\S+)", said)) is None:
+            line = demo.stdout.readline()
+            assert line, demo.communicate()
+            said += line
+        address, data = found.groups()
+        assert Path(data).is_dir()
+        demo.terminate()
+        demo.communicate()
+
+    assert demo.returncode == 128 + signal.SIGTERM
+    assert not Path(data).exists()
+    with pytest.raises(millrace.ServerUnreachableError):
+        millrace.blocking.connect(address)
 
 
 @pytest.mark.spark
