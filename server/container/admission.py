@@ -105,7 +105,7 @@ def take_room(state: ContainerState, transaction: Transaction, size: int, *, siz
         if size > transaction.room_bytes:
             raise TransactionTooLargeError(
                 f"a transaction has at most {size_max} bytes of events",
-                subject=transaction.name or str(transaction.number),
+                subject=transaction.subject,
             )
     transaction.room_bytes -= size
 
@@ -121,7 +121,7 @@ def check_open(transaction: Transaction, *, but: str = "") -> None:
     """
     if transaction.admitted_state is TransactionState.OPEN:
         return
-    subject = transaction.name or str(transaction.number)
+    subject = transaction.subject
     if transaction.admitted_state is TransactionState.COMMITTED:
         raise TransactionCommittedError(f"the transaction was committed{but}", subject=subject)
     if transaction.admitted_state is TransactionState.PREPARED:

@@ -28,7 +28,14 @@ from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import NO_SESSION
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import InvalidArgumentError, ServerError
-from millrace.server.streams import Admitted, Catalog, ExclusiveControl, StreamController, TransactionController
+from millrace.server.streams import (
+    Admitted,
+    Catalog,
+    ExclusiveControl,
+    StreamController,
+    TransactionController,
+    step_reply,
+)
 from millrace.wire import messages as m
 from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
 
@@ -429,7 +436,7 @@ class Handlers:
     async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionReply:
         """Return a transaction as it is when a step of it is durable."""
         changed = await self._transactions.settled(admitted)
-        return self._transactions.reply(admitted.transaction, changed=changed)
+        return step_reply(admitted.transaction, changed=changed)
 
     async def _commit_transaction(self, message: m.CommitTransaction) -> m.TransactionReply:
         admitted = await self._transactions.commit(
@@ -446,10 +453,10 @@ class Handlers:
 
     async def _abort_transaction(self, message: m.AbortTransaction) -> m.TransactionReply:
         transaction, changed = await self._transactions.abort(message.number, message.name)
-        return self._transactions.reply(transaction, changed=changed)
+        return step_reply(transaction, changed=changed)
 
     async def _get_transaction(self, message: m.GetTransaction) -> m.TransactionInfo:
-        return await self._transactions.outcome_with_names(message.number, message.name)
+        return await self._transactions.answers.outcome_with_names(message.number, message.name)
 
     async def _renew_transactions(self, message: m.RenewTransactions) -> m.Done:
         return m.Done(int(self._transactions.renew(message.numbers)))
@@ -464,7 +471,7 @@ class Handlers:
         return m.Done(int(changed))
 
     async def _list_transactions(self, message: m.ListTransactions) -> m.TransactionList:
-        return self._transactions.list_open(after=message.after, count_max=_page_count(message))
+        return self._transactions.answers.list_open(after=message.after, count_max=_page_count(message))
 
 
 def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:

@@ -7,6 +7,7 @@ from .expiry_loop import ExpiryRunner, WritersStatistics
 from .lease_loop import TransactionsRunner, TransactionsStatistics
 from .options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
 from .policy_loop import StreamsRunner, StreamsStatistics
+from .transaction_answers import step_reply
 from .transactions import Admitted, TransactionController
 from .uptime import Uptime, boot_id
 
@@ -28,4 +29,5 @@ __all__ = [
     "WritersOptions",
     "WritersStatistics",
     "boot_id",
+    "step_reply",
 ]

@@ -96,7 +96,7 @@ def chosen_parts(
     try:
         check_branches(named, stored=stored, drops_others=drops_others, may_have=IMPLICIT_BRANCH)
     except BranchesError as error:
-        raise BranchesDifferError(str(error), subject=transaction.name or str(transaction.number)) from None
+        raise BranchesDifferError(str(error), subject=transaction.subject) from None
     return [source for branch in named for source in of_branch.get(branch, ()) if source[1].next_offset]
 
 

@@ -60,7 +60,7 @@ def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) ->
     if not force:
         for transaction in aborted:
             if transaction.admitted_state is TransactionState.PREPARED:
-                name = transaction.name or str(transaction.number)
+                name = transaction.subject
                 raise TransactionPreparedError(
                     f"transaction {name} is prepared over the stream: commit or abort it first", subject=stream.name
                 )

@@ -185,7 +185,7 @@ def check_producer(transaction: Transaction, producer: Producer | None) -> None:
     if producer is not None and transaction.producer != producer:
         raise InvalidArgumentError(
             f"the transaction was begun as {_shown(transaction.producer)}, and not as {_shown(producer)}",
-            subject=transaction.name or str(transaction.number),
+            subject=transaction.subject,
         )
 
 

@@ -11,18 +11,14 @@ A commit waits for what is on its way about its streams, and for nothing else. T
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from millrace.model.names import checked_transaction_name
 from millrace.model.producer import Producer
 from millrace.model.transaction import IMPLICIT_BRANCH, TransactionPart, TransactionState, digest_of_branches
 from millrace.server.container.admission import check_open
-from millrace.server.container.container import RETRY_AFTER_MS, SegmentContainer
+from millrace.server.container.container import SegmentContainer
 from millrace.server.container.in_flight import PendingDecision
-from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import (
     NO_SESSION,
     OPEN_PART_SIZE_BYTES,
@@ -35,26 +31,23 @@ from millrace.server.errors import (
     EpochChangedError,
     InvalidArgumentError,
     StreamSealedError,
-    TransactionsFullError,
     TransactionUnknownError,
     WriterExcludedError,
 )
 from millrace.wire import messages as m
 
-from .commits import Commit, admit_commit, chosen_parts, plan_transaction, tails_after
+from .commits import admit_commit, chosen_parts, plan_transaction
 from .controller import StreamController
 from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
-from .new_parts import check_new_parts, has_parts, part_records
+from .new_parts import has_parts, part_records
 from .options import TransactionsOptions
 from .producers import ProducerControl, check_producer
+from .transaction_answers import TransactionAnswers, commit_reply, step_reply
+from .transaction_limits import TransactionLimits
 
 IDS_COUNT_MAX: Final = 65_536
 """In one range."""
-STREAMS_COUNT_MAX: Final = 100
-"""Of one transaction."""
-RANGES_COUNT_MAX: Final = 32 * 1024
-"""Open segments of the streams of one transaction, which the reply to its beginning names."""
 _TAKEN: Final = (TransactionState.OPEN, TransactionState.PREPARED, TransactionState.COMMITTED)
 """States in which another transaction cannot have the name."""
 
@@ -73,14 +66,20 @@ class Admitted(NamedTuple):
 
 
 class TransactionController:
-    """Begins, fills, commits and aborts transactions."""
+    """Begins, fills, commits and aborts transactions.
+
+    Attributes:
+        answers: what is told of transactions to who asks.
+        producers: as whom transactions are committed.
+    """
 
     def __init__(self, container: SegmentContainer, streams: StreamController, *, options: TransactionsOptions) -> None:
         self._container = container
         self._state = container.state
         self._streams = streams
-        self._options = options
+        self._limits = TransactionLimits(container.state, options)
         self._ids = container.state.reserved_ids
+        self.answers = TransactionAnswers(container)
         self.producers = ProducerControl(container, count_max=options.producers_count_max)
 
     async def reserve_ids(self, count: int) -> int:
@@ -168,7 +167,7 @@ class TransactionController:
         if name and parts:
             raise InvalidArgumentError("parts begin with a transaction that has no name", subject=name)
         stream_names = [each.name for each in streams]
-        self._check_bounds(lease_ms, stream_names)
+        self._limits.check_request(lease_ms, stream_names)
         found = self._state.transactions.get(number) or (self._state.transactions.find(name) if name else None)
         is_ending = found is not None and found.admitted_state is not found.state
         is_decided = any(map(self._streams.is_being_decided, stream_names))
@@ -184,12 +183,12 @@ class TransactionController:
                 raise InvalidArgumentError("the transaction was begun over other streams", subject=name)
             check_producer(found, producer)
             if parts:
-                records = part_records(found.streams, parts, subject=_subject(found))
+                records = part_records(found.streams, parts, subject=found.subject)
                 if not has_parts(found, parts_of(records, branch=IMPLICIT_BRANCH)):
-                    raise InvalidArgumentError("the transaction began with other parts", subject=_subject(found))
+                    raise InvalidArgumentError("the transaction began with other parts", subject=found.subject)
             found.is_renewed = True
             # As it is joined, with its routes: it may be over when that is told.
-            return Admitted(found, None, self.reply(found, changed=False, streams=found.streams))
+            return Admitted(found, None, step_reply(found, changed=False, streams=found.streams))
         for stream, routed in zip(over, streams, strict=True):
             if stream.sealed:
                 raise StreamSealedError("the stream is sealed", subject=stream.name)
@@ -202,11 +201,10 @@ class TransactionController:
             holder = self._state.exclusive_writers.admitted.get(stream.stream_id)
             if holder is not None:
                 raise WriterExcludedError.of(holder, subject=stream.name)
-        self._check_open_count(over, session_id)
+        self._limits.check_open_count(over, session_id)
         opened = self._state.open_transactions
         routes = [opened.shared(stream.stream_id, stream.epoch) or stream.routes for stream in over]
-        if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
-            raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
+        self._limits.check_ranges(routes)
         record = m.TransactionBegun(
             number=number,
             begun_us=self._container.clock.unix_us(),
@@ -218,10 +216,10 @@ class TransactionController:
         )
         begun = transaction_of(record)
         begun.room_bytes = self._container.options.transaction_size_bytes_max
-        self._check_memory(opened.growth_bytes(routes) + OPEN_PART_SIZE_BYTES * len(parts))
+        self._limits.check_memory(opened.growth_bytes(routes) + OPEN_PART_SIZE_BYTES * len(parts))
         wanted = parts_of(record.parts, branch=IMPLICIT_BRANCH)
         if parts:
-            self._check_new_parts(begun, IMPLICIT_BRANCH, wanted)
+            self._limits.check_new_parts(begun, IMPLICIT_BRANCH, wanted)
         self._container.check_room()
         unused = self._ids.checked([number, *[segment_id for segment_id, _ in parts]])
         decision = self._container.log_decision(record, name or number, is_followed=True)
@@ -231,28 +229,7 @@ class TransactionController:
         self._admit_parts(begun, wanted, created_us=record.begun_us)
         # As it begins: when that is durable, it may be over already. Who has routed knows the routes.
         has_routed = all(routed.stream_id for routed in streams)
-        return Admitted(begun, decision, self.reply(begun, changed=True, streams=() if has_routed else begun.streams))
-
-    def _check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
-        """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
-        opened, options = self._state.open_transactions, self._options
-        if opened.begun_count >= options.open_count_max:
-            raise _too_many(opened.begun_count)
-        for stream in streams:
-            if opened.count_over(stream.stream_id) >= options.open_per_stream_count_max:
-                raise _too_many(opened.count_over(stream.stream_id), f" over {stream.name}")
-        if session_id != NO_SESSION and opened.count_by(session_id) >= options.open_per_session_count_max:
-            raise _too_many(opened.count_by(session_id), " that this client began")
-
-    def _check_memory(self, more_bytes: int) -> None:
-        """Raise TransactionsFullError if all that are open may not take so much more memory."""
-        size_bytes, size_max = self._state.open_transactions.size_bytes, self._options.open_size_bytes_max
-        if size_bytes + more_bytes > size_max:
-            raise TransactionsFullError(
-                f"the open transactions take {size_bytes} bytes of memory with their parts, and may take {size_max};"
-                f" {more_bytes} more are asked for: some have to end first",
-                retry_after_ms=RETRY_AFTER_MS,
-            )
+        return Admitted(begun, decision, step_reply(begun, changed=True, streams=() if has_routed else begun.streams))
 
     def add_parts_now(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> Admitted:
         """Create segments for events of a branch, one for each range of keys, unless it has just these.
@@ -270,13 +247,13 @@ class TransactionController:
             number=number,
             branch=branch,
             added_us=self._container.clock.unix_us(),
-            parts=part_records(transaction.streams, parts, subject=_subject(transaction)),
+            parts=part_records(transaction.streams, parts, subject=transaction.subject),
         )
         wanted = parts_of(record.parts, branch=branch)
         if has_parts(transaction, wanted):
             return Admitted(transaction, None)
-        self._check_new_parts(transaction, branch, wanted)
-        self._check_memory(OPEN_PART_SIZE_BYTES * len(parts))
+        self._limits.check_new_parts(transaction, branch, wanted)
+        self._limits.check_memory(OPEN_PART_SIZE_BYTES * len(parts))
         self._container.check_room()
         unused = self._ids.checked([segment_id for segment_id, _ in parts])
         decision = self._container.log_decision(record, number, is_followed=True)
@@ -290,16 +267,6 @@ class TransactionController:
         for segment_id in parts:
             self._state.admitted_segments[segment_id] = segment_of_part(segment_id, created_us=created_us)
         self._state.open_transactions.admit_parts(transaction, parts)
-
-    def _check_new_parts(self, transaction: Transaction, branch: int, parts: Mapping[int, TransactionPart]) -> None:
-        """Raise unless a transaction, and all that are open, may have these parts more."""
-        check_new_parts(transaction, branch, parts.values(), subject=_subject(transaction))
-        parts_count, count_max = self._state.open_transactions.parts_count, self._options.open_parts_count_max
-        if parts_count + len(parts) > count_max:
-            raise TransactionsFullError(
-                f"the open transactions have {parts_count} parts, and may have {count_max}; some have to end first",
-                retry_after_ms=RETRY_AFTER_MS,
-            )
 
     def prepare_now(self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool) -> Admitted:
         """Let a transaction take no more, and never end by itself, unless it was prepared so before.
@@ -323,7 +290,7 @@ class TransactionController:
             raise InvalidArgumentError(
                 "a transaction without a name cannot be prepared: if its client dies, nobody can commit or abort it;"
                 " give it a name when it begins",
-                subject=_subject(transaction),
+                subject=transaction.subject,
             )
         chosen = chosen_parts(self._state, transaction, named, drops_others=drops_others)
         dropped = sorted(transaction.admitted_parts.keys() - {part.segment_id for part, _ in chosen})
@@ -425,7 +392,7 @@ class TransactionController:
                     "only a prepared transaction is committed by its name", subject=transaction.name
                 )
         else:
-            check_none(cursors, subject=_subject(transaction))
+            check_none(cursors, subject=transaction.subject)
             # What it has beside these was dropped when it was prepared.
             named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
         commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
@@ -436,7 +403,7 @@ class TransactionController:
         admit_commit(self._state, transaction, commit, digest=digest)
         for committed in commit.producers:
             self.producers.admit(committed)
-        return Admitted(transaction, decision, _committed(self._state, transaction, commit, record))
+        return Admitted(transaction, decision, commit_reply(self._state, transaction, commit, record))
 
     def can_commit_now(self, number: int) -> bool:
         """Return whether all that `commit_now` is about is in memory."""
@@ -520,110 +487,6 @@ class TransactionController:
                 transaction.is_renewed = True
         return None not in found
 
-    def list_open(self, *, after: int, count_max: int) -> m.TransactionList:
-        """Return those that are not over with the lowest numbers above one, as a message."""
-        page, more = self._state.open_transactions.page(after=after, count_max=count_max)
-        listed = [
-            m.ListedTransaction(
-                each.number,
-                each.state,
-                each.lease_ms,
-                each.begun_us,
-                len(each.parts),
-                sum(segment.length for _, segment in self._stored_parts(each)),
-                each.name,
-            )
-            for each in page
-        ]
-        return m.TransactionList(listed, int(more))
-
-    def _stored_parts(self, transaction: Transaction) -> Iterator[tuple[TransactionPart, Segment]]:
-        """Yield the parts that damage has left, with their segments."""
-        for part in transaction.parts.values():
-            segment = self._state.segments.get(part.segment_id)
-            if segment is not None:
-                yield part, segment
-
-    def reply(
-        self, transaction: Transaction, *, changed: bool, streams: Sequence[m.TransactionStream] = ()
-    ) -> m.TransactionReply:
-        """Return what is told of a transaction after a step of it that is durable, or is before its beginning.
-
-        Args:
-            streams: told to who begins or joins it.
-        """
-        return m.TransactionReply(
-            number=transaction.number,
-            state=transaction.state,
-            changed=int(changed),
-            decided_us=transaction.decided_us,
-            streams=list(streams),
-            cuts=transaction.cuts,
-            tails=[],
-        )
-
-    def _describe(self, transaction: Transaction) -> m.TransactionInfo:
-        """Return what is durable of a transaction, as a message without the names of its streams."""
-        counts = {part.branch: 0 for part in transaction.parts.values()}
-        size_bytes = 0
-        for part, segment in self._stored_parts(transaction):
-            counts[part.branch] += segment.event_count
-            size_bytes += segment.length
-        return m.TransactionInfo(
-            number=transaction.number,
-            state=transaction.state,
-            lease_ms=transaction.lease_ms,
-            begun_us=transaction.begun_us,
-            decided_us=transaction.decided_us,
-            name=transaction.name,
-            streams=transaction.streams,
-            branches=transaction.branches or [m.BranchCount(*each) for each in sorted(counts.items())],
-            cuts=transaction.cuts,
-            size_bytes=size_bytes,
-            names=[],
-        )
-
-    async def outcome_with_names(self, number: int, name: str = "") -> m.TransactionInfo:
-        """Return the `outcome`, with the names of the streams that are still there. Cancelling is safe."""
-        info = self.outcome(number, name)
-        stream_ids = [each.stream_id for each in info.streams or info.cuts]
-        with await self._container.loader.pin(streams=stream_ids):
-            found = [self._state.streams.get(stream_id) for stream_id in stream_ids]
-            names = [m.NamedStream(stream.name) for stream in found if stream is not None]
-        return replace(info, names=names)
-
-    def outcome(self, number: int, name: str = "") -> m.TransactionInfo:
-        """Return what is known of a transaction by its number, or by its name if that is 0; state 0: nothing.
-
-        One that never began, and cannot begin any more, was aborted. By name alone that cannot be known.
-
-        Raises:
-            ContentLostError: it may have begun, or ended, in what the log has lost.
-        """
-        transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
-        if self._container.loss is not None and not _is_over_for_good(transaction, by_name=not number):
-            raise self._container.loss.error()
-        if transaction is not None:
-            return self._describe(transaction)
-        is_over = (
-            self._state.horizon <= number < self._state.next_id
-            and not self._ids.is_unused(number)
-            and number not in self._state.admitted_transactions
-        )
-        return m.TransactionInfo(
-            number=number,
-            state=TransactionState.ABORTED if number and is_over else TransactionState.UNKNOWN,
-            lease_ms=0,
-            begun_us=0,
-            decided_us=0,
-            name=name,
-            streams=[],
-            branches=[],
-            cuts=[],
-            size_bytes=0,
-            names=[],
-        )
-
     def _found(self, number: int, name: str = "") -> Transaction:
         """Return a transaction by its number, or by its name if that is 0; also one that is about to begin.
 
@@ -634,43 +497,6 @@ class TransactionController:
             raise TransactionUnknownError("there is no such transaction", subject=name or str(number))
         transaction.is_renewed = True
         return transaction
-
-    def _check_bounds(self, lease_ms: int, stream_names: Sequence[str]) -> None:
-        if not 1000 <= lease_ms <= self._options.lease_s_max * 1000:
-            raise InvalidArgumentError(
-                f"the lease of a transaction is 1 to {self._options.lease_s_max} s, not {lease_ms / 1000:g} s"
-            )
-        if not 1 <= len(stream_names) <= STREAMS_COUNT_MAX or len(set(stream_names)) < len(stream_names):
-            raise InvalidArgumentError(f"a transaction is over 1 to {STREAMS_COUNT_MAX} streams, each given once")
-
-
-def _committed(
-    state: ContainerState, transaction: Transaction, commit: Commit, record: m.TransactionCommitted
-) -> m.TransactionReply:
-    """Return what is told of a transaction that was just committed."""
-    return m.TransactionReply(
-        number=transaction.number,
-        state=TransactionState.COMMITTED,
-        changed=1,
-        decided_us=record.committed_us,
-        streams=[],
-        cuts=record.cuts,
-        tails=tails_after(state, transaction, commit),
-    )
-
-
-def _is_over_for_good(transaction: Transaction | None, *, by_name: bool) -> bool:
-    """Return whether nothing that follows changes what is told of a transaction. An aborted one gives its name away."""
-    if transaction is None or not transaction.state.is_final:
-        return False
-    return transaction.state is TransactionState.COMMITTED or not by_name
-
-
-def _too_many(count: int, which: str = "") -> TransactionsFullError:
-    return TransactionsFullError(
-        f"{count} transactions{which} are open, and as many may be; some have to end first",
-        retry_after_ms=RETRY_AFTER_MS,
-    )
 
 
 def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:
@@ -689,7 +515,3 @@ def _held(transaction: Transaction) -> Iterator[None]:
     finally:
         transaction.holders_count -= 1
         transaction.is_renewed = True
-
-
-def _subject(transaction: Transaction) -> str:
-    return transaction.name or str(transaction.number)

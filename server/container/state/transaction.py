@@ -82,6 +82,11 @@ class Transaction:
     _places: dict[int, set[tuple[int, int]]] = field(init=False, repr=False)
     _unplaced: list[TransactionPart] = field(init=False, repr=False)
 
+    @property
+    def subject(self) -> str:
+        """What errors call it: its name, or else its number."""
+        return self.name or str(self.number)
+
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
         self.branches, self.parts, self.cuts = [], {}, []

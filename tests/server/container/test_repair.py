@@ -355,7 +355,7 @@ async def test_no_hole_is_committed_with_a_transaction() -> None:
         assert plan.holes == []
     async with disk.open() as streams:
         container, transactions = streams.opened.container, transactions_of(streams)
-        assert transactions.outcome(0, "open").state == TransactionState.ABORTED
+        assert transactions.answers.outcome(0, "open").state == TransactionState.ABORTED
         assert not any(container.state.segments.get(segment_id) for segment_id in parts["open"])
         committed = await transactions.commit(0, (), drops_others=False, name="prepared")
         await transactions.settled(committed)

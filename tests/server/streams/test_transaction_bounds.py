@@ -13,7 +13,7 @@ from millrace.server.container.state.transaction import (
     TRANSACTION_SIZE_BYTES,
     OpenTransactions,
 )
-from millrace.server.streams import TransactionsOptions, transactions
+from millrace.server.streams import TransactionsOptions, transaction_limits
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
@@ -151,7 +151,7 @@ async def test_the_streams_of_one_have_so_many_open_segments_at_most(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that what tells its routes fits a frame."""
-    monkeypatch.setattr(transactions, "RANGES_COUNT_MAX", 3)
+    monkeypatch.setattr(transaction_limits, "RANGES_COUNT_MAX", 3)
     for name, count in (("a/b", 2), ("a/c", 2), ("a/d", 1)):
         await create_stream(peer, name, count)
     number, other = await reserve(peer, 2)

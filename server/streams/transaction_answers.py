@@ -1,0 +1,148 @@
+"""What is told of transactions: the replies to their steps, and to who asks what there is and how it ended."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from millrace.model.transaction import TransactionPart, TransactionState
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.transaction import Transaction
+from millrace.wire import messages as m
+
+from .commits import Commit, tails_after
+
+
+def step_reply(
+    transaction: Transaction, *, changed: bool, streams: Sequence[m.TransactionStream] = ()
+) -> m.TransactionReply:
+    """Return what is told of a transaction after a step of it that is durable, or is before its beginning.
+
+    Args:
+        streams: told to who begins or joins it.
+    """
+    return m.TransactionReply(
+        number=transaction.number,
+        state=transaction.state,
+        changed=int(changed),
+        decided_us=transaction.decided_us,
+        streams=list(streams),
+        cuts=transaction.cuts,
+        tails=[],
+    )
+
+
+def commit_reply(
+    state: ContainerState, transaction: Transaction, commit: Commit, record: m.TransactionCommitted
+) -> m.TransactionReply:
+    """Return what is told of a transaction that was just committed."""
+    return m.TransactionReply(
+        number=transaction.number,
+        state=TransactionState.COMMITTED,
+        changed=1,
+        decided_us=record.committed_us,
+        streams=[],
+        cuts=record.cuts,
+        tails=tails_after(state, transaction, commit),
+    )
+
+
+class TransactionAnswers:
+    """Says what is durable of the transactions of one container."""
+
+    def __init__(self, container: SegmentContainer) -> None:
+        self._container = container
+        self._state = container.state
+
+    def list_open(self, *, after: int, count_max: int) -> m.TransactionList:
+        """Return those that are not over with the lowest numbers above one, as a message."""
+        page, more = self._state.open_transactions.page(after=after, count_max=count_max)
+        listed = [
+            m.ListedTransaction(
+                each.number,
+                each.state,
+                each.lease_ms,
+                each.begun_us,
+                len(each.parts),
+                sum(segment.length for _, segment in self._stored_parts(each)),
+                each.name,
+            )
+            for each in page
+        ]
+        return m.TransactionList(listed, int(more))
+
+    async def outcome_with_names(self, number: int, name: str = "") -> m.TransactionInfo:
+        """Return the `outcome`, with the names of the streams that are still there. Cancelling is safe."""
+        info = self.outcome(number, name)
+        stream_ids = [each.stream_id for each in info.streams or info.cuts]
+        with await self._container.loader.pin(streams=stream_ids):
+            found = [self._state.streams.get(stream_id) for stream_id in stream_ids]
+            names = [m.NamedStream(stream.name) for stream in found if stream is not None]
+        return replace(info, names=names)
+
+    def outcome(self, number: int, name: str = "") -> m.TransactionInfo:
+        """Return what is known of a transaction by its number, or by its name if that is 0; state 0: nothing.
+
+        One that never began, and cannot begin any more, was aborted. By name alone that cannot be known.
+
+        Raises:
+            ContentLostError: it may have begun, or ended, in what the log has lost.
+        """
+        transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
+        if self._container.loss is not None and not _is_over_for_good(transaction, by_name=not number):
+            raise self._container.loss.error()
+        if transaction is not None:
+            return self._describe(transaction)
+        is_over = (
+            self._state.horizon <= number < self._state.next_id
+            and not self._state.reserved_ids.is_unused(number)
+            and number not in self._state.admitted_transactions
+        )
+        return m.TransactionInfo(
+            number=number,
+            state=TransactionState.ABORTED if number and is_over else TransactionState.UNKNOWN,
+            lease_ms=0,
+            begun_us=0,
+            decided_us=0,
+            name=name,
+            streams=[],
+            branches=[],
+            cuts=[],
+            size_bytes=0,
+            names=[],
+        )
+
+    def _describe(self, transaction: Transaction) -> m.TransactionInfo:
+        """Return what is durable of a transaction, as a message without the names of its streams."""
+        counts = {part.branch: 0 for part in transaction.parts.values()}
+        size_bytes = 0
+        for part, segment in self._stored_parts(transaction):
+            counts[part.branch] += segment.event_count
+            size_bytes += segment.length
+        return m.TransactionInfo(
+            number=transaction.number,
+            state=transaction.state,
+            lease_ms=transaction.lease_ms,
+            begun_us=transaction.begun_us,
+            decided_us=transaction.decided_us,
+            name=transaction.name,
+            streams=transaction.streams,
+            branches=transaction.branches or [m.BranchCount(*each) for each in sorted(counts.items())],
+            cuts=transaction.cuts,
+            size_bytes=size_bytes,
+            names=[],
+        )
+
+    def _stored_parts(self, transaction: Transaction) -> Iterator[tuple[TransactionPart, Segment]]:
+        """Yield the parts that damage has left, with their segments."""
+        for part in transaction.parts.values():
+            segment = self._state.segments.get(part.segment_id)
+            if segment is not None:
+                yield part, segment
+
+
+def _is_over_for_good(transaction: Transaction | None, *, by_name: bool) -> bool:
+    """Return whether nothing that follows changes what is told of a transaction. An aborted one gives its name away."""
+    if transaction is None or not transaction.state.is_final:
+        return False
+    return transaction.state is TransactionState.COMMITTED or not by_name
