@@ -1,12 +1,12 @@
-"""The whole server, put together: the only module that names concrete classes of all parts.
+"""The whole server, put together: with `services` the only module that names concrete classes of all parts.
 
     async with Server(options) as server:
         server.address        # where clients connect
 
 Life: own the folder, recover the container, listen. When the log fails, the container is recovered from what is on
 disk, in the same process: until that succeeds, again and again, the one in memory answers reads; then connections are
-cut, and clients come back. When a background task ends for a
-reason that is not handled, the server stops, rather than run on without it.
+cut, and clients come back. When a background task ends for a reason that is not handled, the server stops, rather than
+run on without it.
 """
 
 import asyncio
@@ -24,15 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 from millrace.model.address import Address
 from millrace.server.console.busy import Busy
 from millrace.server.console.counters import FeedCounters
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
-from millrace.server.container.writer_control import WriterControl
 from millrace.server.front.connection import Connection
 from millrace.server.front.connections import Connections, Refusal
 from millrace.server.front.counters import FrontCounters
-from millrace.server.front.handlers import Handlers
 from millrace.server.front.incidents import Incidents
 from millrace.server.front.reader_memory import ReaderMemory
 from millrace.server.front.request_memory import RequestMemory
@@ -47,20 +44,7 @@ from .cache import PageCache
 from .errors import ConfigurationError, ServerError
 from .folder import DataFolder, check_writable, open_folder
 from .options import ServerOptions
-from .streams import (
-    Catalog,
-    ExclusiveControl,
-    ExpiryRunner,
-    StreamController,
-    StreamsRunner,
-    StreamsStatistics,
-    TransactionController,
-    TransactionsRunner,
-    TransactionsStatistics,
-    Uptime,
-    WritersStatistics,
-    boot_id,
-)
+from .services import ContainerServices
 from .tier2 import ChunkStorage, LocalStorage
 
 if TYPE_CHECKING:
@@ -126,11 +110,7 @@ class Server:
         self._feed_counters = FeedCounters()
         self._folder: DataFolder | None = None
         self._cache = PageCache(options.cache)
-        self._open: OpenContainer | None = None
-        self._handlers: Handlers | None = None
-        self._streams: StreamsRunner | None = None
-        self._expiry: ExpiryRunner | None = None
-        self._transactions: TransactionsRunner | None = None
+        self._services: ContainerServices | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._connections = Connections(options.front, counters=self._counters)
         self._request_memory = RequestMemory(bytes_max=options.front.request_bytes_max, counters=self._counters)
@@ -254,15 +234,16 @@ class Server:
 
     def statistics(self) -> dict[str, Any]:
         """Return records by part, as of now. May be called from any thread."""
-        opened = self._open
+        services = self._services
         parts: dict[str, Any] = {
             "cache": self._cache.statistics(),
             "front": replace(self._counters),
             "feed": replace(self._feed_counters),
         }
-        if opened is None:  # the container is being recovered
+        if services is None:  # the container is being recovered
             return parts
-        state = opened.container.state
+        container = services.opened.container
+        state = container.state
         return parts | {
             "server": ServerStatistics(
                 segments=state.user_segment_count,
@@ -273,18 +254,18 @@ class Server:
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
                 exclusive_writers=len(state.exclusive_writers.durable),
-                sequences_refused_total=opened.container.sequences_refused_total,
+                sequences_refused_total=container.sequences_refused_total,
                 request_bytes=self._request_memory.held_bytes,
                 reader_bytes=self._reader_memory.held_bytes,
                 idle_bytes=state.idle.size_bytes,
                 attribute_bytes=state.attribute_bytes,
-                read_only=self._recovering or opened.container.loss is not None,
+                read_only=self._recovering or container.loss is not None,
             ),
-            "recovery": opened.summary,
-            "streams": self._streams.statistics if self._streams else StreamsStatistics(),
-            "wal": opened.container.log.statistics(),
-            "transactions": self._transactions.statistics if self._transactions else TransactionsStatistics(),
-            "writers": self._expiry.statistics if self._expiry else WritersStatistics(),
+            "recovery": services.opened.summary,
+            "streams": services.streams.statistics,
+            "wal": container.log.statistics(),
+            "transactions": services.transactions.statistics,
+            "writers": services.expiry.statistics,
         }
 
     def health(self) -> str:
@@ -302,6 +283,12 @@ class Server:
         return opened.container.refusal
 
     # --- the container ---
+
+    @property
+    def _open(self) -> OpenContainer | None:
+        """The container that answers requests; None while there is none."""
+        services = self._services  # asked once: other threads look at it, too
+        return None if services is None else services.opened
 
     async def _open_container(self) -> None:
         assert self._folder is not None
@@ -321,56 +308,18 @@ class Server:
             page_size_bytes=options.tier2.page_size_bytes,
             on_failure=lambda _error: self._container_failed(),
         )
-        opened = await open_container(environment)
-        self._open = opened
-        uptime = Uptime(opened.container, options.writers, boot=boot_id())
-        streams = StreamController(opened.container)
-        catalog = Catalog(opened.container.state, opened.checkpoints.streams)
-        self._streams = StreamsRunner(
-            container=opened.container,
-            streams=streams,
-            catalog=catalog,
-            uptime=uptime,
-            options=options.streams,
-            metrics=options.metrics,
-        )
-        writers = WriterControl(opened.container)
-        self._expiry = ExpiryRunner(
-            container=opened.container,
-            control=writers,
-            archive=opened.checkpoints.writers,
-            uptime=uptime,
-            options=options.writers,
-        )
-        self._transactions = TransactionsRunner(
-            container=opened.container, archive=opened.checkpoints.transactions, options=options.transactions
-        )
-        self._handlers = Handlers(
-            container=opened.container,
-            control=SegmentControl(opened.container),
-            writers=writers,
-            streams=streams,
-            exclusive=ExclusiveControl(opened.container, streams=streams, writers=writers),
-            transactions=TransactionController(opened.container, streams, options=options.transactions),
-            catalog=catalog,
-            explain=self._streams.explain,
-        )
-        if opened.container.loss is not None:
-            return  # nothing is to be changed
-        self._supervisor.start(opened.flusher.run(), name="flusher")
-        self._supervisor.start(self._streams.run(), name="streams")
-        self._supervisor.start(self._expiry.run(), name="writers")
-        self._supervisor.start(self._transactions.run(), name="transactions")
-        self._supervisor.start(opened.clean_tier2(), name="clean tier 2")
-        self._supervisor.start(opened.verify_checkpoint(), name="verification")
-        if opened.container.must_recover:  # since before it could tell
+        services = ContainerServices(await open_container(environment), options)
+        self._services = services
+        services.start(self._supervisor)
+        container = services.opened.container
+        if container.loss is None and container.must_recover:  # since before it could tell
             self._container_failed()
 
     async def _close_container(self, *, flush_s: float) -> None:
         await self._supervisor.stop()
-        opened, self._open = self._open, None
-        if opened is not None:
-            await opened.close(log_s=self._options.shutdown_s, flush_s=flush_s)
+        services, self._services = self._services, None
+        if services is not None:
+            await services.opened.close(log_s=self._options.shutdown_s, flush_s=flush_s)
 
     def _container_failed(self) -> None:
         """The log failed, or the checkpoint is damaged: recover from what is on disk."""
@@ -403,8 +352,10 @@ class Server:
                 await self._clock.sleep(delay_s)
                 delay_s = min(2 * delay_s, REOPEN_DELAY_S_MAX)
         if self._open is not before:
-            await self._replace_connections()
-            await before.release()
+            try:
+                await self._replace_connections()
+            finally:  # a server that stops may end this in between
+                await before.release()
 
     async def _replace_connections(self) -> None:
         """Let clients come back, to the container that was opened in the step before."""
@@ -424,12 +375,12 @@ class Server:
     # --- the network ---
 
     def _make_connection(self) -> asyncio.BaseProtocol:
-        handlers = self._handlers
-        if handlers is None or self._stopping:
+        services = self._services
+        if services is None or self._stopping:
             return Refusal(self._counters)
         assert self._folder is not None
         connection = Connection(
-            handlers=handlers,
+            handlers=services.handlers,
             options=self._options.front,
             clock=self._clock,
             counters=self._counters,
@@ -468,9 +419,10 @@ class Server:
 
     def _busy(self) -> Busy:
         """Return the streams and cursors that have metrics of their own. May be called from any thread."""
-        streams = self._streams
-        if self._open is None or streams is None:
+        services = self._services
+        if services is None:
             return Busy()
+        streams = services.streams
         lags, other_lags = streams.lags.rows(self._options.metrics.cursors_count_max)
         return Busy(streams=streams.traffic.rows, others=streams.traffic.others, lags=lags, other_lags=other_lags)
 
@@ -482,10 +434,10 @@ class Server:
                 await asyncio.wrap_future(measuring)
 
     async def _measure(self) -> None:
-        if self._open is not None and self._streams is not None:
+        if self._services is not None:
             # What cannot be loaded now stays as it was measured before.
             with contextlib.suppress(ServerError):
-                await self._streams.measure()
+                await self._services.streams.measure()
 
     def _own_address(self) -> str:
         """Return where this machine reaches the data port."""

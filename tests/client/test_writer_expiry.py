@@ -46,10 +46,10 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 async def pass_time(server: Server, clock: ManualClock, duration_s: int) -> None:
     """Let time pass, and let the server look at its writers as often as it would."""
-    assert server._expiry is not None
+    assert server._services is not None
     for _ in range(duration_s // STEP_S):
         clock.move(STEP_S)
-        await server._expiry.expire()
+        await server._services.expiry.expire()
 
 
 async def let_expire(server: Server, clock: ManualClock) -> None:
@@ -58,8 +58,8 @@ async def let_expire(server: Server, clock: ManualClock) -> None:
 
 async def expire_now(server: Server, writer_number: int) -> None:
     """Let an unnamed writer expire before its client is back."""
-    assert server._expiry is not None
-    await server._expiry._control.expire(marked=[], forgotten=[writer_number])
+    assert server._services is not None
+    await server._services.expiry._control.expire(marked=[], forgotten=[writer_number])
 
 
 async def values_of(client: Client) -> list[bytes]:

@@ -236,7 +236,7 @@ async def test_an_abandoned_transaction_leaves_nothing(tmp_path: Path) -> None:
             assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.EXPIRED
             assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
         assert len(state.writers) == writer_count + 3  # those of the test, which are not of the transactions
-        assert server._transactions is not None
-        statistics = server._transactions.statistics
+        assert server._services is not None
+        statistics = server._services.transactions.statistics
         assert (statistics.open, statistics.expired_total, statistics.oldest_age_s) == (0, 3, 0.0)
         assert isinstance((await peer.settled(await peer.append(transactions[0].routed_ids[0], b"x")))[0], Stored)

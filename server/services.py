@@ -1,0 +1,79 @@
+"""What works on an open container: the controllers that requests come to, and the tasks in the background.
+
+The container owns log, state and checkpoints; here is everything that only uses it. When the container is opened again
+after a failure, all of this is made again with it.
+"""
+
+from millrace.server.container.control import SegmentControl
+from millrace.server.container.running import OpenContainer
+from millrace.server.container.writer_control import WriterControl
+from millrace.server.front.handlers import Handlers
+from millrace.server.host.supervisor import Supervisor
+
+from .options import ServerOptions
+from .streams import (
+    Catalog,
+    ExclusiveControl,
+    ExpiryRunner,
+    StreamController,
+    StreamsRunner,
+    TransactionController,
+    TransactionsRunner,
+    Uptime,
+    boot_id,
+)
+
+
+class ContainerServices:
+    """Everything that works on one open container; `start` begins what runs by itself.
+
+    Attributes:
+        opened: the container.
+        handlers: answer the requests about it.
+        streams: scales and truncates its streams.
+        expiry: forgets its idle writers.
+        transactions: ends those whose leases ran out.
+    """
+
+    def __init__(self, opened: OpenContainer, options: ServerOptions) -> None:
+        container, checkpoints = opened.container, opened.checkpoints
+        uptime = Uptime(container, options.writers, boot=boot_id())
+        controller = StreamController(container)
+        catalog = Catalog(container.state, checkpoints.streams)
+        writers = WriterControl(container)
+        self.opened = opened
+        self.streams = StreamsRunner(
+            container=container,
+            streams=controller,
+            catalog=catalog,
+            uptime=uptime,
+            options=options.streams,
+            metrics=options.metrics,
+        )
+        self.expiry = ExpiryRunner(
+            container=container, control=writers, archive=checkpoints.writers, uptime=uptime, options=options.writers
+        )
+        self.transactions = TransactionsRunner(
+            container=container, archive=checkpoints.transactions, options=options.transactions
+        )
+        self.handlers = Handlers(
+            container=container,
+            control=SegmentControl(container),
+            writers=writers,
+            streams=controller,
+            exclusive=ExclusiveControl(container, streams=controller, writers=writers),
+            transactions=TransactionController(container, controller, options=options.transactions),
+            catalog=catalog,
+            explain=self.streams.explain,
+        )
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Start what runs by itself; nothing, where the log has lost content: then nothing is to be changed."""
+        if self.opened.container.loss is not None:
+            return
+        supervisor.start(self.opened.flusher.run(), name="flusher")
+        supervisor.start(self.streams.run(), name="streams")
+        supervisor.start(self.expiry.run(), name="writers")
+        supervisor.start(self.transactions.run(), name="transactions")
+        supervisor.start(self.opened.clean_tier2(), name="clean tier 2")
+        supervisor.start(self.opened.verify_checkpoint(), name="verification")
