@@ -50,16 +50,19 @@ class Pins:
     """Entities that stay in memory, until `release`; made by `EntityCache.pin`.
 
     A context manager that releases at its end. `transfer` hands the entities on to an owner that lives longer.
+
+    Attributes:
+        held: cache and number of each, which only that cache adds when it counts a pin; None when they are released or
+            transferred: then nothing can be added.
     """
 
-    __slots__ = ("_pinned",)
+    __slots__ = ("held",)
 
     def __init__(self) -> None:
-        # Cache and number of each; None when they are released or transferred: then nothing can be added.
-        self._pinned: list[tuple[EntityCache[Any], int]] | None = []
+        self.held: list[tuple[EntityCache[Any], int]] | None = []
 
     def __len__(self) -> int:
-        return len(self._pinned or ())
+        return len(self.held or ())
 
     def __enter__(self) -> "Pins":
         return self
@@ -69,23 +72,16 @@ class Pins:
 
     def transfer(self) -> "Pins":
         """Return other pins of the same entities, which its new owner releases; these pin nothing any more."""
-        assert self._pinned is not None, "released already"
+        assert self.held is not None, "released already"
         other = Pins()
-        other._pinned, self._pinned = self._pinned, None
+        other.held, self.held = self.held, None
         return other
 
     def release(self) -> None:
         """Let the entities be evicted, as far as nothing else pins them. Releasing twice is fine."""
-        pinned, self._pinned = self._pinned, None
-        if pinned:
-            for cache, number in pinned:
-                counts = cache._pin_counts  # noqa: SLF001  # pins and their counts are one thing
-                count = counts[number]
-                if count > 1:
-                    counts[number] = count - 1
-                else:
-                    del counts[number]
-                    cache._consider(number)  # noqa: SLF001
+        held, self.held = self.held, None
+        for cache, number in held or ():
+            cache.unpin(number)
 
 
 class EntityCache(Generic[Item]):
@@ -185,8 +181,8 @@ class EntityCache(Generic[Item]):
             StorageError: one could not be loaded; nothing is pinned, but for what `into` has.
         """
         pins = Pins() if into is None else into
-        pinned = pins._pinned  # noqa: SLF001  # pins and their counts are one thing
-        if pinned is None:
+        held = pins.held
+        if held is None:
             return pins
         counts = self._pin_counts
         try:
@@ -202,7 +198,7 @@ class EntityCache(Generic[Item]):
                         self._keep(number)
                 else:
                     continue
-                pinned.append((self, number))
+                held.append((self, number))
         except BaseException:
             if into is None:
                 pins.release()
@@ -211,11 +207,21 @@ class EntityCache(Generic[Item]):
 
     def pin_new(self, numbers: Iterable[int], *, into: Pins) -> None:
         """Keep entities in memory, from when they are added, whose numbers nothing had before: none is looked for."""
-        pinned, counts = into._pinned, self._pin_counts  # noqa: SLF001  # pins and their counts are one thing
-        assert pinned is not None
+        held, counts = into.held, self._pin_counts
+        assert held is not None
         for number in numbers:
             counts[number] = counts.get(number, 0) + 1
-            pinned.append((self, number))
+            held.append((self, number))
+
+    def unpin(self, number: int) -> None:
+        """Count back one pin of an entity, which may be evicted then if it was the last: called by `Pins.release`."""
+        counts = self._pin_counts
+        count = counts[number]
+        if count > 1:
+            counts[number] = count - 1
+        else:
+            del counts[number]
+            self._consider(number)
 
     @property
     def pin_counts(self) -> Mapping[int, int]:
