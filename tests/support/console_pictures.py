@@ -8,7 +8,6 @@ settings below let them.
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,6 +67,13 @@ def loaded(address: str) -> Iterator[threading.Thread]:
         thread.join()
 
 
+def wait_until_drawn(browser: Browser, part: str) -> None:
+    """Wait until the page has put something new in the place of a part of it, which it does with each look."""
+    browser.wait_for(f"!!document.querySelector({part!r})")
+    browser.evaluate(f"document.querySelector({part!r}).dataset.drawn = 'before'")
+    browser.wait_for(f"document.querySelector({part!r})?.dataset.drawn === undefined")
+
+
 def main() -> None:
     """Write the pictures."""
     FOLDER.mkdir(exist_ok=True)
@@ -89,11 +95,11 @@ def main() -> None:
                 for scheme in ("light", "dark"):
                     browser.look_like(scheme, width=WIDTH, height=HEIGHT)
                     browser.evaluate("window.scrollTo(0, 0)")
-                    time.sleep(1.5)  # the view is drawn once a second
+                    wait_until_drawn(browser, "#stream h1")
                     browser.screenshot(FOLDER / f"console-stream-{scheme}.png")
                 browser.look_like("light", width=WIDTH, height=560)
                 browser.evaluate("location.hash = '#/server'")
-                time.sleep(5)
+                wait_until_drawn(browser, "#server h2")  # for the second time, from which on there are rates
                 browser.screenshot(FOLDER / "console-server.png")
 
 
