@@ -22,10 +22,8 @@ from typing import Any, Final, Self
 
 from millrace.client.errors import (
     ClientClosedError,
-    ConnectionLostError,
     NotOpenError,
     OutcomeUnknownError,
-    RequestTimeoutError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionPreparedError,
@@ -505,10 +503,10 @@ class Transaction(BranchWriter):
         is_known = attempt.announcement.is_known
         try:
             renewed = await self._channel.request(m.RenewTransactions([attempt.number]))
-        except (ConnectionLostError, RequestTimeoutError) as error:
-            logger.debug("lease not renewed number=%d error=%s", self.number, error)
-            return True
         except MillraceError as error:
+            if error.retriable:  # the server is away, starts again, or is busy: it may be there before the lease ends
+                logger.debug("lease not renewed number=%d error=%s", self.number, error)
+                return True
             logger.warning("lease not renewed any more number=%d error=%s", self.number, error)
             return False
         return bool(renewed.changed) or not is_known or attempt is not beginning.current

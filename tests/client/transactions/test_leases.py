@@ -1,11 +1,20 @@
 """The leases of the transactions of one client."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from millrace.client.options import ClientOptions
+from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.leases import Leases
+from millrace.model.cut import StreamCut
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.transaction import TransactionState
+from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
 from tests.support.clock import ManualClock
+from tests.support.model_server import STREAM, ModelServer, error_reply, turns
 
 pytestmark = pytest.mark.asyncio
 
@@ -112,3 +121,37 @@ async def test_closing_releases_all_and_ends_the_task() -> None:
     assert all(lease.is_released for lease in held)
     assert len(asyncio.all_tasks()) == before
     assert held[1].renewed_count == 0
+
+
+@pytest.mark.parametrize("code", [ErrorCode.SHUTTING_DOWN, ErrorCode.THROTTLED])
+async def test_a_server_that_refuses_for_a_while_is_asked_again(code: ErrorCode) -> None:
+    """For longer than a request may take; the lease may be far longer than that."""
+    server = ModelServer(options=ClientOptions(request_timeout_s=2.0))
+    server.answers[m.ReserveIds] = m.IdRange(100, 1)
+    server.answers[m.BeginTransaction] = m.TransactionReply(
+        number=100, state=TransactionState.OPEN, changed=1, decided_us=0, cuts=[], tails=[],
+        streams=[m.TransactionStream(server.stream_id, 0, [m.SegmentRangeRecord(1, 0, KEY_SPACE - 1)])],
+    )  # fmt: skip
+    server.answers[m.RenewTransactions] = error_reply(code, retriable=True)
+    channel = server.channel()
+    transactions = Transactions(channel, fetch_tails=no_tails)
+    begun = transactions.make(STREAM, name="t", lease_s=30.0, producer=None, options=None)
+    await begun.__aenter__()
+
+    async def renewals_in(seconds: int) -> int:
+        server.requests.clear()
+        for _ in range(10 * seconds):
+            server.clock.move(0.1)
+            await turns()
+        return sum(isinstance(request, m.RenewTransactions) for request in server.requests)
+
+    assert await renewals_in(25) > 0
+    server.answers[m.RenewTransactions] = m.Done(changed=1)
+    assert await renewals_in(25) > 0
+    begun.release()
+    transactions.close()
+    await channel.close()
+
+
+async def no_tails(_names: Sequence[str]) -> dict[str, StreamCut]:
+    return {}
