@@ -125,6 +125,8 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
+            with self._lock:
+                self._is_stopped = True  # also where a callback has ended the loop, with SystemExit
             self._loop.run_until_complete(self._end())
             self._loop.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 
 import millrace
 from millrace.client.loop_thread import Blocking, LoopThread, Opened, iterated, opened, started, waited, wrapped
+from tests.support.waiting import PATIENCE_S
 
 
 class Counter:
@@ -266,3 +268,19 @@ def test_a_call_inside_the_loop_is_refused(loop: LoopThread, counter: BlockingCo
 
     with pytest.raises(RuntimeError, match="inside its own event loop"):
         loop.call(call)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python says nothing of SystemExit
+def test_a_loop_that_a_callback_has_ended_is_closed_for_all() -> None:
+    """Such as `on_waiting`, which a program may leave with SystemExit."""
+    loop = LoopThread()
+    started = loop.start(asyncio.Event().wait)
+    loop.post(sys.exit)
+
+    with pytest.raises(millrace.ClientClosedError):
+        started.result(PATIENCE_S)
+    with pytest.raises(millrace.ClientClosedError):
+        loop.post(sys.exit)
+    with pytest.raises(millrace.ClientClosedError):
+        loop.call(lambda: asyncio.sleep(0))
+    loop.stop()
