@@ -10,10 +10,10 @@ import math
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
-from logging.handlers import MemoryHandler
 from types import TracebackType
 from typing import Any, Final
 
@@ -65,28 +65,40 @@ class JsonLineFormatter(JsonFormatter):
         super().add_fields(log_data, record, message_dict)  # what `extra` gave
 
 
-def hold() -> MemoryHandler:
+class HeldRecords(logging.Handler):
+    """Keeps the last records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: deque[logging.LogRecord] = deque(maxlen=HELD_COUNT_MAX)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        self.records.append(record)
+
+
+def hold() -> HeldRecords:
     """Keep what is logged until `configure` says how to write it: before the settings are read, nobody knows."""
-    held = MemoryHandler(HELD_COUNT_MAX, flushLevel=logging.CRITICAL + 1)
+    held = HeldRecords()
     logging.getLogger().addHandler(held)
     return held
 
 
-def configure(*, level: str, as_json: bool, held: MemoryHandler | None = None) -> None:
+def configure(*, level: str, as_json: bool, held: HeldRecords | None = None) -> None:
     """Write the log of this process to standard error; warnings go there, too.
 
     As JSON, so does what would end the process, or a thread, with a traceback: every line is an object then.
 
     Args:
         level: of the lines to write and above, as `logging` calls it.
-        held: is written first.
+        held: is written first, as far as it is of that level.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLineFormatter() if as_json else logging.Formatter(_LINE))
-    if held is not None:
-        held.setTarget(handler)
-        held.flush()
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    for record in () if held is None else held.records:
+        if logging.getLogger(record.name).isEnabledFor(record.levelno):
+            handler.handle(record)
     logging.captureWarnings(True)
     if as_json:
         sys.excepthook = _log_uncaught

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from millrace.client.testing import SETTINGS_SMALL
 from millrace.server.errors import LogFailedError
-from millrace.server.host.logs import JsonLineFormatter, split_template
+from millrace.server.host.logs import HELD_COUNT_MAX, JsonLineFormatter, split_template
 from tests.support.waiting import PATIENCE_S
 
 TEMPLATE = "stream scaled stream=%s epoch=%d"
@@ -165,3 +165,28 @@ def test_what_python_itself_would_print_is_an_object_too() -> None:
     ]  # fmt: skip
     assert lines[0]["thread"] == "flusher"
     assert process.returncode == 1
+
+
+HELD = """
+import logging, sys
+from millrace.server.host.logs import HELD_COUNT_MAX, configure, hold
+held = hold()
+for number in range(HELD_COUNT_MAX + 1):
+    logging.warning("early number=%d", number)
+logging.error("bad")
+configure(level=sys.argv[1], as_json=False, held=held)
+logging.warning("late")
+"""
+
+
+@pytest.mark.parametrize(("level", "count"), [("WARNING", 1001), ("ERROR", 1)])
+def test_what_is_held_is_written_first_as_far_as_the_level_wants_it(level: str, count: int) -> None:
+    """Of very much the last."""
+    ran = subprocess.run([sys.executable, "-c", HELD, level], capture_output=True, text=True, check=True)
+    lines = ran.stderr.splitlines()
+
+    assert len(lines) == count
+    assert lines[min(count, HELD_COUNT_MAX) - 1].endswith("ERROR root bad")
+    if level == "WARNING":
+        assert lines[0].endswith("early number=2")
+        assert lines[-1].endswith("late")
