@@ -17,6 +17,7 @@ export function streamsView(view, _parts, signal, failed) {
   const next = el("button", { type: "button", on: { click: () => go([...pages, resume]) } }, "Next page");
   let pages = [];
   let resume = null;
+  let asked = 0;
 
   function go(to) {
     pages = to;
@@ -24,12 +25,13 @@ export function streamsView(view, _parts, signal, failed) {
   }
 
   async function load() {
+    const turn = ++asked;
     const text = search.value.trim();
     // Names are scope/name: a text with a slash is how a name begins, which is found at once among any number.
     const parameters = text.includes("/") ? { prefix: text } : { contains: text };
     const after = pages.at(-1);
     const found = await get("streams", { ...parameters, tag: tag.value.trim(), after, limit: PAGE_COUNT }, signal);
-    if (after !== pages.at(-1)) return;
+    if (turn !== asked) return; // an answer to what was asked later is there, or will be
     resume = found.resume_after;
     first.disabled = !pages.length;
     next.disabled = resume === null;

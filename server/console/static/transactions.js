@@ -9,6 +9,7 @@ export function transactionsView(view, _parts, signal, failed) {
   const list = el("div", { id: "transactions" });
   let pages = [];
   let resume = null;
+  let asked = 0;
   const first = el("button", { type: "button", on: { click: () => go([]) } }, "First page");
   const next = el("button", { type: "button", on: { click: () => go([...pages, resume]) } }, "Next page");
 
@@ -18,7 +19,9 @@ export function transactionsView(view, _parts, signal, failed) {
   }
 
   async function load() {
+    const turn = ++asked;
     const found = await get("transactions", { after: pages.at(-1) }, signal);
+    if (turn !== asked) return; // an answer to what was asked later is there, or will be
     resume = found.resume_after;
     first.disabled = !pages.length;
     next.disabled = resume === null;

@@ -104,6 +104,40 @@ def test_streams_are_listed_and_searched(client: blocking.Client, browser: Brows
     browser.wait_for("document.querySelector('h1')?.innerText.startsWith('plant/sensor-10')")
 
 
+HOLD_ANSWERS = """
+window.held = [];
+const fetched = window.fetch;
+window.fetch = async (path, options) => {
+  const answer = await fetched(path, options);
+  if (path.includes("contains=returns")) await new Promise((release) => held.push(release));
+  return answer;
+};
+"""
+"""Answers to one search come when the test says so."""
+
+
+def test_an_answer_to_an_earlier_search_does_not_replace_that_to_a_later_one(
+    client: blocking.Client, browser: Browser
+) -> None:
+    for name in ("shop/orders", "shop/returns"):
+        client.create_stream(name)
+    browser.wait_for("document.querySelectorAll('#streams tbody tr').length === 2")
+    browser.evaluate("{" + HOLD_ANSWERS + "}")
+    search = "document.querySelector('#search').value = '{}'; document.querySelector('#search').form.requestSubmit()"
+    browser.evaluate(search.format("returns"))
+    browser.wait_for("held.length > 0")
+    browser.evaluate(search.format("orders"))
+    browser.wait_for("document.querySelector('#streams tbody')?.innerText.startsWith('shop/orders')")
+    # What the list shows from here on, up to the next look.
+    browser.evaluate(
+        "window.shown = []; new MutationObserver(() => shown.push(document.querySelector('#streams').innerText))"
+        ".observe(document.querySelector('#streams'), { childList: true })"
+    )
+    browser.evaluate("held.forEach((release) => release())")
+    browser.wait_for("shown.length > 0")
+    assert "shop/orders" in str(browser.evaluate("shown[0]"))
+
+
 def test_segments_are_rectangles_that_grow_and_split_while_one_watches(
     client: blocking.Client, browser: Browser
 ) -> None:
