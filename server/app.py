@@ -407,7 +407,7 @@ class Server:
         return ConsoleSite(
             host=address.host,
             port=address.port,
-            registry=self._metrics.registry,
+            metrics=self._metrics,
             statistics=self.statistics,
             health=self.health,
             busy=self._busy,

@@ -1,4 +1,4 @@
-"""What `/metrics` shows besides what parts of the server count themselves: statistics, health, process and build.
+"""What `/metrics` shows: what parts of the server count, statistics, health, process and build.
 
 All of it is looked up when Prometheus asks, in the thread of the console.
 """
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from millrace.model.extras import DISTRIBUTION
+from millrace.server.host.metrics import Metrics
 from millrace.server.streams.cursor_lag import CursorLag
 
 from .busy import Busy
@@ -31,6 +32,28 @@ _BUSIEST: Final = (
     "busiest, MILLRACE_METRICS_STREAMS_COUNT_MAX of them; written to all others: (others). Take rates first, then sums."
 )
 _SLOWEST: Final = "Of the MILLRACE_METRICS_CURSORS_COUNT_MAX that lag most; of the rest (others) has"
+
+
+class MetricsCollector(Collector):
+    """Tells what the parts of the server count themselves."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each of them."""
+        for histogram in self._metrics.histograms:
+            seconds_or_bytes = HistogramMetricFamily(
+                histogram.name, histogram.documentation, labels=_names_of(histogram.label)
+            )
+            for value, series in histogram.all_series().items():
+                seconds_or_bytes.add_metric(_names_of(value), buckets=series.buckets(), sum_value=series.sum)
+            yield seconds_or_bytes
+        for counter in self._metrics.counters:
+            counts = CounterMetricFamily(counter.name, counter.documentation, labels=_names_of(counter.label))
+            for value, count in counter.counts().items():
+                counts.add_metric(_names_of(value), count)
+            yield counts
 
 
 class StatisticsCollector(Collector):
@@ -126,19 +149,25 @@ class BusyCollector(Collector):
         yield from (lag_bytes, lag_seconds)
 
 
-def register(
-    registry: CollectorRegistry,
+def registry_of(
+    metrics: Metrics,
     *,
     statistics: Callable[[], Statistics],
     health: Callable[[], str],
     busy: Callable[[], Busy] = Busy,
-) -> None:
-    """Add all of these to a registry, and what the library tells of the process: memory, processor time, files."""
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter, with the time at which the process began
+) -> CollectorRegistry:
+    """Return all of these, and what the library tells of the process: memory, processor time, files."""
+    registry = CollectorRegistry()
+    registry.register(MetricsCollector(metrics))
     registry.register(StatisticsCollector(statistics, health))
     registry.register(BusyCollector(busy))
     registry.register(BuildCollector())
     ProcessCollector(registry=registry)
+    return registry
+
+
+def _names_of(label: str) -> list[str]:
+    return [label] if label else []
 
 
 def _age_s(lag: CursorLag, now_us: int) -> float:

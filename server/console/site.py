@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
+
+from millrace.server.host.metrics import Metrics
 
 from .api import PREFIX, Api
 from .busy import Busy
 from .feeds import PATH, Feeds
 from .listener import HttpListener, Request, Response, StreamedResponse
-from .metrics import Statistics, register
+from .metrics import Statistics, registry_of
 from .pages import load_pages
 from .requests import json_response
 
@@ -30,7 +31,7 @@ class ConsoleSite:
 
     Args:
         host, port: where to listen; port 0 lets the system choose.
-        registry: what `/metrics` shows; the statistics are added to it.
+        metrics: what parts of the server count themselves; `/metrics` shows it with the statistics.
         statistics: called for each request, in the thread of the console: it must only read.
         health: why the server is not healthy; empty if it is.
         busy: the streams and cursors with metrics of their own; called like `statistics`.
@@ -45,7 +46,7 @@ class ConsoleSite:
         *,
         host: str,
         port: int,
-        registry: CollectorRegistry,
+        metrics: Metrics,
         statistics: Callable[[], Statistics],
         health: Callable[[], str],
         busy: Callable[[], Busy],
@@ -60,8 +61,7 @@ class ConsoleSite:
         self._measure = measure
         self._api = api
         self._pages = load_pages()
-        register(registry, statistics=statistics, health=health, busy=busy)
-        self._registry = registry
+        self._registry = registry_of(metrics, statistics=statistics, health=health, busy=busy)
         self._listener = HttpListener(host=host, port=port, respond=self._respond)
 
     @property

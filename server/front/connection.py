@@ -14,7 +14,7 @@ import logging
 from typing import Final, cast
 
 from millrace.server.host.clock import Clock
-from millrace.server.host.metrics import LabelledHistogram
+from millrace.server.host.metrics import Histogram
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import ErrorCode, ForeignProtocolError, WireError
@@ -62,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         memory: ReaderMemory,
         request_memory: RequestMemory,
         incidents: Incidents,
-        seconds: LabelledHistogram,
+        seconds: Histogram,
     ) -> None:
         self._container = handlers.container
         self._options = options

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from millrace.server.host.clock import Clock
-from millrace.server.host.metrics import LabelledHistogram
+from millrace.server.host.metrics import Histogram
 from millrace.wire import messages as m
 
 APPEND: Final = m.Append.type.name
@@ -31,7 +31,7 @@ class Latency:
 
     __slots__ = ("_append_seconds", "_appends", "_clock", "_seconds", "received_s")
 
-    def __init__(self, clock: Clock, seconds: LabelledHistogram) -> None:
+    def __init__(self, clock: Clock, seconds: Histogram) -> None:
         self._clock = clock
         self._seconds = seconds
         self._append_seconds = seconds.series(APPEND)

@@ -1,16 +1,14 @@
-"""The metrics of the server, declared in one place.
+"""The metrics that parts of the server count themselves, declared in one place.
 
-Every name ends in its unit; counters end in `_total`. Components receive one `Metrics` and touch only their own.
+Every name ends in its unit; counters end in `_total`. Components receive one `Metrics` and touch only their own; each
+metric is for one thread at a time. What they count is made into the metrics of Prometheus by `console.metrics`: its
+library is loaded with the console only, since that takes as long as a twentieth of the start of a server.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
-
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.registry import Collector
 
 # A sync takes 80 us on a good disk and is stalled for up to seconds on a bad day: both ends must be seen.
 _SYNC_BUCKETS_S: Final = (
@@ -27,114 +25,124 @@ class Series:
 
     It takes a tenth of the time of the library's histogram, which is for any number of threads: it is asked with each
     batch of the log.
+
+    Attributes:
+        sum: of all values.
     """
 
-    __slots__ = ("_bounds", "_counts", "_sum")
+    __slots__ = ("_bounds", "_counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.sum = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count a value so many times."""
         self._counts[bisect_left(self._bounds, value)] += count
-        self._sum += value * count
+        self.sum += value * count
 
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Add the counts as Prometheus wants them: each with those of the smaller buckets."""
+    def buckets(self) -> list[tuple[str, int]]:
+        """Return the counts as Prometheus wants them: each upper bound with the count of the values up to it."""
         bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        counts = accumulate(self._counts)
-        family.add_metric(labels, buckets=list(zip(bounds, counts, strict=True)), sum_value=self._sum)
+        return list(zip(bounds, accumulate(self._counts), strict=True))
 
 
-class Histogram(Series, Collector):
-    """A histogram without labels.
+class Metric:
+    """What a metric is called, and what its help says.
 
-    Args:
-        buckets: the upper bounds, ascending; what is above all of them is counted as well.
+    Attributes:
+        label: the name of its label, which has few values; empty for a metric without one.
     """
 
-    def __init__(self, name: str, documentation: str, *, buckets: Sequence[float], registry: CollectorRegistry) -> None:
-        super().__init__(buckets)
-        self._name = name
-        self._documentation = documentation
-        registry.register(self)
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Return the counts."""
-        family = HistogramMetricFamily(self._name, self._documentation, labels=[])
-        self.add_to(family, [])
-        yield family
+    def __init__(self, name: str, documentation: str, *, label: str = "") -> None:
+        self.name = name
+        self.documentation = documentation
+        self.label = label
 
 
-class LabelledHistogram(Collector):
-    """A histogram with one label, which has few values."""
+class Counter(Metric):
+    """A number that only rises, or one for each value of a label."""
 
-    def __init__(
-        self, name: str, documentation: str, *, label: str, buckets: Sequence[float], registry: CollectorRegistry
-    ) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._label = label
-        self._bounds = buckets
-        self._series: dict[str, Series] = {}
-        registry.register(self)
+    def __init__(self, name: str, documentation: str, *, label: str = "") -> None:
+        super().__init__(name, documentation, label=label)
+        self._counts: dict[str, int] = {} if label else {"": 0}
 
-    def series(self, value: str) -> Series:
-        """Return what counts for a value of the label."""
+    def increase(self, value: str = "", *, by: int = 1) -> None:
+        """Count so many more, of a value of the label if there is one."""
+        self._counts[value] = self._counts.get(value, 0) + by
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the count of each value of the label; without a label, that of the empty one."""
+        return dict(self._counts)
+
+
+class Histogram(Metric):
+    """How often values were how large, for each value of a label if it has one.
+
+    Args:
+        bounds: the upper bounds of the buckets, ascending; what is above all of them is counted as well.
+    """
+
+    def __init__(self, name: str, documentation: str, *, bounds: Sequence[float], label: str = "") -> None:
+        super().__init__(name, documentation, label=label)
+        self._bounds = bounds
+        self._series: dict[str, Series] = {} if label else {"": Series(bounds)}
+
+    def series(self, value: str = "") -> Series:
+        """Return what counts, for a value of the label if there is one."""
         series = self._series.get(value)
         if series is None:
             series = self._series[value] = Series(self._bounds)
         return series
 
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Return the counts of each value of the label."""
-        family = HistogramMetricFamily(self._name, self._documentation, labels=[self._label])
-        for value, series in list(self._series.items()):
-            series.add_to(family, [value])
-        yield family
+    def all_series(self) -> Mapping[str, Series]:
+        """Return what has counted for each value of the label; without a label, for the empty one."""
+        return dict(self._series)
 
 
 class Metrics:
-    """All metrics, in a registry of their own: several servers may live in one process (tests, demos)."""
+    """All of them; several servers may live in one process (tests, demos), and each counts apart."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
         self.wal_sync_seconds = Histogram(
             "millrace_wal_sync_seconds",
             "Time of one write of the log with its sync: every acknowledgement waits for one. If it rises, look at the "
             "disk; `millrace doctor` measures it.",
-            buckets=_SYNC_BUCKETS_S,
-            registry=self.registry,
+            bounds=_SYNC_BUCKETS_S,
         )
         self.wal_batch_bytes = Histogram(
             "millrace_wal_batch_bytes",
             "Size of one batch of the log. Small batches with slow syncs: few appends arrive together.",
-            buckets=_BATCH_BUCKETS_BYTES,
-            registry=self.registry,
+            bounds=_BATCH_BUCKETS_BYTES,
         )
-        self.request_seconds = LabelledHistogram(
+        self.request_seconds = Histogram(
             "millrace_request_seconds",
             "Time from the arrival of a request to its answer, by message type. Of APPEND, compare with "
             "millrace_wal_sync_seconds: the rest is time in the queue. A READ that waits at a tail is not counted.",
             label="type",
-            buckets=_REQUEST_BUCKETS_S,
-            registry=self.registry,
+            bounds=_REQUEST_BUCKETS_S,
         )
         self.wal_waits_total = Counter(
             "millrace_wal_waits_total",
             "Times that the log had to wait for a file to be made ready. If it keeps rising, disk or tier 2 are slow.",
-            registry=self.registry,
         )
         self.wal_damages_total = Counter(
             "millrace_wal_damages_total",
             "Damaged ranges found when a log was recovered. Alert on any: `millrace verify` names them.",
-            registry=self.registry,
         )
         self.task_failures_total = Counter(
             "millrace_task_failures_total",
             "Background tasks that ended when they should not, and the server with them. The log says why.",
-            ["task"],
-            registry=self.registry,
+            label="task",
         )
+
+    @property
+    def histograms(self) -> list[Histogram]:
+        """All histograms."""
+        return [each for each in vars(self).values() if isinstance(each, Histogram)]
+
+    @property
+    def counters(self) -> list[Counter]:
+        """All counters."""
+        return [each for each in vars(self).values() if isinstance(each, Counter)]

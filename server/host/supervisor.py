@@ -49,5 +49,5 @@ class Supervisor:
             return
         name = task.get_name()
         logger.critical("background task failed task=%s", name, exc_info=error)
-        self._metrics.task_failures_total.labels(task=name).inc()
+        self._metrics.task_failures_total.increase(name)
         self._on_failure(name, error)

@@ -109,7 +109,7 @@ class Wal:
             newest=read_newest(self._files, self._directory),
         )
         yield from recovery.batches(from_sequence, accepted=accepted)
-        self._metrics.wal_damages_total.inc(len(recovery.report.damages))
+        self._metrics.wal_damages_total.increase(by=len(recovery.report.damages))
         self._recovery = recovery
 
     @property

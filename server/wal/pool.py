@@ -133,7 +133,7 @@ class FilePool:
         """
         with self._changed:
             if not self._ready:
-                self._metrics.wal_waits_total.inc()
+                self._metrics.wal_waits_total.increase()
                 logger.info("log waits for a file files=%d problem=%s", self._file_count, self._problem)
             while not self._ready:
                 if self._is_stopping or (self._is_draining and not self._makeable_count):

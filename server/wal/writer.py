@@ -89,7 +89,8 @@ class LogWriter:
         self._pool = pool
         self._batch_size_bytes_max = options.batch_size_bytes_max
         self._clock = clock
-        self._metrics = metrics
+        self._sync_seconds = metrics.wal_sync_seconds.series()
+        self._batch_bytes = metrics.wal_batch_bytes.series()
         self._taken_count = 0
         self._deliver = deliver
         self._queue: deque[AppendRun] = deque()
@@ -226,8 +227,8 @@ class LogWriter:
 
     def observe(self, batch: Durable) -> None:
         """Count a batch."""
-        self._metrics.wal_sync_seconds.observe(batch.duration_s)
-        self._metrics.wal_batch_bytes.observe(batch.size)
+        self._sync_seconds.observe(batch.duration_s)
+        self._batch_bytes.observe(batch.size)
         if batch.duration_s > _SLOW_SYNC_S:
             logger.warning(
                 "slow log sync duration_s=%.3f bytes=%d sequence=%d", batch.duration_s, batch.size, batch.sequence

@@ -14,6 +14,7 @@ from millrace.model.address import Address
 from millrace.server.app import Server
 from millrace.server.console import metrics
 from millrace.server.console.metric_table import STATISTICS
+from millrace.server.host.metrics import Metrics
 from millrace.server.options import ServerOptions
 from millrace.server.settings import declared
 from tests.support.scrapes import scrape, value_of
@@ -94,21 +95,45 @@ def test_it_says_what_the_process_takes(families: dict[str, Metric]) -> None:
 
 
 def test_health_is_a_metric_too() -> None:
-    registry, problems = CollectorRegistry(), iter(["the disk has not answered for 3.1 s", ""])
-    metrics.register(registry, statistics=dict, health=lambda: next(problems))
-    health = _values(registry)
+    problems = iter(["the disk has not answered for 3.1 s", ""])
+    health = _values(metrics.registry_of(Metrics(), statistics=dict, health=lambda: next(problems)))
 
     assert (next(health), next(health)) == (0, 1)
 
 
 def test_a_part_that_is_not_there_has_no_metrics() -> None:
-    registry = CollectorRegistry()
-    metrics.register(registry, statistics=dict, health=str)
+    registry = metrics.registry_of(Metrics(), statistics=dict, health=str)
 
     names = {family.name for family in registry.collect()}
 
     assert "millrace_healthy" in names
-    assert not any(name.startswith("millrace_wal") for name in names)
+    assert not any(name.startswith("millrace_front") for name in names)
+
+
+def test_a_histogram_counts_values_up_to_each_bound() -> None:
+    counted = Metrics()
+    for value in (0.00005, 0.0001, 0.00015, 7.0):
+        counted.wal_sync_seconds.series().observe(value)
+    registry = metrics.registry_of(counted, statistics=dict, health=str)
+
+    name = counted.wal_sync_seconds.name
+    counts = [
+        registry.get_sample_value(f"{name}_bucket", {"le": bound}) for bound in ("0.0001", "0.0002", "5.0", "+Inf")
+    ]
+    assert counts == [2, 3, 3, 4]
+    assert registry.get_sample_value(f"{name}_count") == 4
+    assert registry.get_sample_value(f"{name}_sum") == pytest.approx(7.0003)
+
+
+def test_what_has_a_label_is_told_for_each_value_of_it() -> None:
+    counted = Metrics()
+    registry = metrics.registry_of(counted, statistics=dict, health=str)
+    counted.task_failures_total.increase("flusher")
+    counted.request_seconds.series("READ").observe(0.5)
+
+    assert registry.get_sample_value("millrace_task_failures_total", {"task": "flusher"}) == 1
+    assert registry.get_sample_value("millrace_request_seconds_count", {"type": "READ"}) == 1
+    assert registry.get_sample_value("millrace_wal_waits_total") == 0
 
 
 def _values(registry: CollectorRegistry) -> Iterator[float | None]:

@@ -7,7 +7,6 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from millrace.server.console.api import Api
@@ -17,6 +16,7 @@ from millrace.server.console.feeds import Feeds
 from millrace.server.console.options import FeedOptions
 from millrace.server.console.site import ConsoleSite
 from millrace.server.front.counters import FrontCounters
+from millrace.server.host.metrics import Metrics
 from tests.support.waiting import PATIENCE_S
 
 
@@ -55,7 +55,7 @@ def site(subject: Subject) -> Iterator[ConsoleSite]:
     site = ConsoleSite(
         host="127.0.0.1",
         port=0,
-        registry=CollectorRegistry(),
+        metrics=Metrics(),
         statistics=statistics,
         health=health,
         busy=Busy,

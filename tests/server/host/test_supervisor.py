@@ -42,7 +42,7 @@ async def test_a_task_that_fails_is_reported_with_its_name_and_counted() -> None
     await reported.wait()
 
     assert [(name, str(error)) for name, error in failures] == [("flusher", "no more")]
-    assert metrics.registry.get_sample_value("millrace_task_failures_total", {"task": "flusher"}) == 1
+    assert metrics.task_failures_total.counts() == {"flusher": 1}
 
 
 async def test_stop_cancels_all_and_waits_for_their_end() -> None:
