@@ -5,9 +5,9 @@
         '''Seal a segment.'''
         segment_id: SegmentId                        its layout, and what must be in memory to carry it out
 
-The decorator makes the class a dataclass with slots, frozen for the type checkers, and builds its construct `layout`
-from the annotations. All else is derived from these: codecs (`wire.framing`), what may arrive at which end
-(`wire.session`), what the server loads before a request (`required_entities`), the dispatch of requests, what the
+The decorator makes the class a dataclass with slots, frozen for the type checkers. Its construct `layout` is built from
+the annotations when it is first used. All else is derived from these: codecs (`wire.framing`), what may arrive at which
+end (`wire.session`), what the server loads before a request (`required_entities`), the dispatch of requests, what the
 inspector shows, the tables of `docs/formats.md`, and the strategies of the property tests. A field that is constant is
 a `ClassVar` with a `Const`.
 
@@ -17,7 +17,7 @@ Who sends a message is its base, and there is no default: `Request`, `Query` (a 
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
 from operator import attrgetter
 from typing import (
@@ -41,6 +41,7 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 _TEXT: Final = c.PascalString(c.Int16ul, "utf8")
 
 Item = TypeVar("Item")
+Value = TypeVar("Value")
 
 U8 = Annotated[int, c.Int8ul]
 U16 = Annotated[int, c.Int16ul]
@@ -99,8 +100,28 @@ class FrameType(int):
         return made
 
 
+class _Derived(Generic[Value]):
+    """What is made of the annotations of a message, as an attribute of its class, when it is first asked for.
+
+    A program uses few kinds of messages. To make all of it for all of them took longer than all else in the modules
+    that declare them.
+    """
+
+    def __init__(self, make: Callable[[type["Message"]], Value]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type["Message"], name: str) -> None:
+        self._name = name
+
+    def __get__(self, message: "Message | None", cls: type["Message"]) -> Value:
+        assert "type" in vars(cls), f"{cls.__name__} is no message: what is kept there would be found by its subclasses"
+        made = self._make(cls)
+        setattr(cls, self._name, made)
+        return made
+
+
 class Message:
-    """A message: a dataclass whose fields are never set again.
+    """A message: a dataclass whose fields are never set again. Two of one class are equal if their fields are.
 
     Attributes:
         type: the number of its frames.
@@ -113,10 +134,29 @@ class Message:
 
     __slots__ = ()
     type: ClassVar[FrameType]
-    layout: ClassVar[c.Struct]
-    entity_fields: ClassVar[tuple[tuple[str, Entity], ...]]
-    entity_paths: ClassVar[tuple[_EntityPath, ...]]
     flags: ClassVar[int] = 0
+
+    layout = _Derived(lambda cls: layout_of(cls))  # noqa: PLW0108  # it is defined below
+    entity_fields = _Derived(lambda cls: _entity_fields(_hints(cls)))
+    entity_paths = _Derived(lambda cls: tuple(_path_of(name, entity) for name, entity in cls.entity_fields))
+
+    # Once for all messages: a dataclass would compile them for each, and take half the time to load the messages.
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same message."""
+        return self._values() == other._values() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Of its class and its fields."""
+        return hash((type(self), self._values()))
+
+    def __repr__(self) -> str:
+        """Return what makes it."""
+        values = zip(fields(self), self._values(), strict=True)  # type: ignore[arg-type]  # each message is one
+        return f"{type(self).__name__}({', '.join(f'{field.name}={value!r}' for field, value in values)})"
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
 
 
 class FromClient(Message):
@@ -181,15 +221,11 @@ def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]
     def declare(cls: type[AnyMessage]) -> type[AnyMessage]:
         # Frozen for the type checkers, which is what `frozen_default` says. Were it so at run time, each field would be
         # set by a call: a reply of 13 fields takes 0.8 us to make, and would take 4.9 us.
-        made = dataclass(slots=True, unsafe_hash=True, kw_only=kw_only)(cls)
+        made = dataclass(slots=True, eq=False, repr=False, kw_only=kw_only)(cls)
         assert issubclass(made, FromClient | FromServer | FromBoth | Record), f"{made.__name__}: who sends it?"
         assert issubclass(made, Record) == (number >= 128), f"{made.__name__}: records have numbers from 128 on"
         assert number not in MESSAGES, f"{made.__name__} has the number of {MESSAGES[number].__name__}"
         made.type = FrameType(number, re.sub(r"(?<!^)(?=[A-Z])", "_", made.__name__).upper())
-        hints = get_type_hints(made, include_extras=True)
-        made.layout = layout_of(made, hints)
-        made.entity_fields = _entity_fields(hints)
-        made.entity_paths = tuple(_path_of(name, entity) for name, entity in made.entity_fields)
         if issubclass(made, Request):
             (made.reply,) = get_args(made.__orig_bases__[0])  # type: ignore[attr-defined]  # every generic class has it
         MESSAGES[number] = made
@@ -198,14 +234,15 @@ def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]
     return declare
 
 
-def layout_of(cls: type[Any], hints: dict[str, Any] | None = None) -> c.Struct:
-    """Return the layout that the annotations of a message, or of an item of a list, declare.
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    """Return the annotations of a message, or of an item of a list, by the name of the field."""
+    return get_type_hints(cls, include_extras=True)
 
-    Args:
-        hints: the annotations, by the name of the field, where the caller has them.
-    """
+
+def layout_of(cls: type[Any]) -> c.Struct:
+    """Return the layout that the annotations of a message, or of an item of a list, declare."""
     subcons = []
-    for name, hint in (hints or get_type_hints(cls, include_extras=True)).items():
+    for name, hint in _hints(cls).items():
         if get_origin(hint) is Annotated:
             layout, item = get_args(hint)[1], _item_of(hint)
             if item is not None:
@@ -220,7 +257,7 @@ def layout_of(cls: type[Any], hints: dict[str, Any] | None = None) -> c.Struct:
 
 def item_classes(cls: type[Any]) -> dict[str, type[Any]]:
     """Return the named tuples that the lists of a message, or of such an item, hold: by the name of the field."""
-    items = {name: _item_of(hint) for name, hint in get_type_hints(cls, include_extras=True).items()}
+    items = {name: _item_of(hint) for name, hint in _hints(cls).items()}
     return {name: item for name, item in items.items() if _is_structure(item)}
 
 
@@ -228,8 +265,9 @@ def _entity_fields(hints: dict[str, Any]) -> tuple[tuple[str, Entity], ...]:
     marks = [(name, mark) for name, hint in hints.items() for mark in get_args(_item_of(hint) or hint)]
     for name, hint in hints.items():
         if _is_structure(item := _item_of(hint)):
-            of_item = get_type_hints(item, include_extras=True)
-            marks += [(f"{name}.{field}", mark) for field, of_field in of_item.items() for mark in get_args(of_field)]
+            marks += [
+                (f"{name}.{field}", mark) for field, of_field in _hints(item).items() for mark in get_args(of_field)
+            ]
     return tuple((name, mark) for name, mark in marks if isinstance(mark, Entity))
 
 

@@ -77,12 +77,23 @@ def test_an_item_of_an_item_is_of_its_class() -> None:
 
 
 def test_a_message_is_a_value() -> None:
-    assert m.Ping() == m.Ping()
+    assert m.Ping() == m.Ping() != m.Pong()
     assert {m.Throttle(1, "full")} == {m.Throttle(1, "full")}
+    assert m.Throttle(1, "full") != m.Throttle(1, "empty")
+    assert m.SealSegment(1) != m.DeleteSegment(1)
     throttle = m.Throttle(1, "full")
+    assert eval(repr(throttle), vars(m)) == throttle
     throttle.reason = throttle.reason  # type: ignore[misc]  # what is tested: that the type checkers refuse it
     with pytest.raises((AttributeError, TypeError)):
         m.Throttle(1, "full").extra = 1  # type: ignore[attr-defined]  # what is tested
+
+
+def test_what_is_derived_of_a_message_is_its_own() -> None:
+    """Nothing is kept where the subclasses of a base would find it."""
+    with pytest.raises(AssertionError, match="FromClient is no message"):
+        _ = m.FromClient.layout
+    assert m.Hello.layout is m.Hello.layout
+    assert m.Hello.entity_fields == ()
 
 
 @every_message
