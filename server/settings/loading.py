@@ -26,7 +26,6 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
@@ -95,11 +94,9 @@ def load_settings(given: Mapping[str, object], *, file: Path | None = None) -> L
     """
     if file is None and os.environ.get(FILE_VARIABLE):
         file = Path(os.environ[FILE_VARIABLE])
-    found = {
-        Source.COMMAND_LINE: _nested(given),
-        Source.ENVIRONMENT: _of_environment(),
-        Source.FILE: _of_file(file) if file else {},
-    }
+    by_caller, by_file = _nested(given), _of_file(file) if file else {}
+    model = _model(frozenset(parts()) & {*by_caller, *by_file, *_parts_of_environment()})
+    found = {Source.COMMAND_LINE: by_caller, Source.ENVIRONMENT: _of_environment(model), Source.FILE: by_file}
     weakest_first = list(reversed(found.items()))
     places = _Places({name: source for source, values in weakest_first for name in _flat(values)}, file)
     merged: dict[str, Any] = {}
@@ -108,7 +105,7 @@ def load_settings(given: Mapping[str, object], *, file: Path | None = None) -> L
             are_parts = isinstance(value, dict) and isinstance(merged.get(key), dict)
             merged[key] = merged[key] | value if are_parts else value
     try:
-        options = _options(_values(_model()(**merged)), places)
+        options = _options(_values(model(**merged)), places)
     except ValidationError as error:
         raise ConfigurationError("\n".join(places.problem(each) for each in error.errors())) from None
     settings = (
@@ -147,15 +144,23 @@ def _nested(given: Mapping[str, object]) -> dict[str, Any]:
         if value is not None:
             part, _, option = name.rpartition(".")
             (values.setdefault(part, {}) if part else values)[option] = value
-    return InitSettingsSource(_model(), init_kwargs=values)()
+    return values
 
 
-def _of_environment() -> dict[str, Any]:
+def _parts_of_environment() -> Iterator[str]:
+    """Yield the parts that variables begin with, in either case, as the library takes them."""
+    variables = [name.upper() for name in os.environ]
+    for part in parts():
+        if any(name.startswith(f"{PREFIX}{part.upper()}") for name in variables):
+            yield part
+
+
+def _of_environment(model: type[BaseSettings]) -> dict[str, Any]:
     names = {setting.variable for setting in declared().values()}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in names | OTHERS:
             _refuse_or_ignore(name, names)
-    return EnvSettingsSource(_model())()
+    return EnvSettingsSource(model)()
 
 
 def _refuse_or_ignore(variable: str, names: set[str]) -> None:
@@ -175,7 +180,7 @@ def _of_file(file: Path) -> dict[str, Any]:
     if not file.is_file():  # the library takes a missing file for an empty one
         raise ConfigurationError("there is no such file of settings", subject=str(file))
     try:
-        return TomlConfigSettingsSource(_model(), toml_file=file)()
+        return TomlConfigSettingsSource(_model(frozenset()), toml_file=file)()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"is not TOML: {error}", subject=str(file)) from None
     except OSError as error:
@@ -213,16 +218,31 @@ class _Settings(BaseSettings):
 
 
 @cache
-def _model() -> type[BaseSettings]:
-    """Return the model of all settings, derived from the options of the parts."""
-    of_part: dict[str, dict[str, Any]] = {part: {} for part in ("", *parts())}
-    for each in declared().values():
-        # An address is one text for us; of a class the library would take each attribute for a setting of its own.
-        annotation = Any if each.annotation in (Address, Address | None) else each.annotation
-        of_part[each.part][each.option] = (Annotated[annotation, BeforeValidator(each.kind.read)], each.default)
+def _model(of_parts: frozenset[str]) -> type[BaseSettings]:
+    """Return the model of all settings, derived from the options of the parts.
+
+    Args:
+        of_parts: of which something is set. The others may be anything: to make a model of each part would take several
+            times as long as all the rest of reading the settings.
+    """
+    nested: dict[str, Any] = {part: (_model_of(part) if part in of_parts else Any, {}) for part in parts()}
+    return create_model("Settings", __base__=_Settings, **_fields_of(""), **nested)
+
+
+@cache
+def _model_of(part: str) -> type[BaseModel]:
     config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    nested: dict[str, Any] = {part: (create_model(part, __config__=config, **of_part[part]), {}) for part in parts()}
-    return create_model("Settings", __base__=_Settings, **of_part[""], **nested)
+    return create_model(part, __config__=config, **_fields_of(part))
+
+
+def _fields_of(part: str) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for each in declared().values():
+        if each.part == part:
+            # An address is one text for us; of a class the library would take each attribute for a setting of its own.
+            annotation = Any if each.annotation in (Address, Address | None) else each.annotation
+            made[each.option] = (Annotated[annotation, BeforeValidator(each.kind.read)], each.default)
+    return made
 
 
 def _values(model: BaseModel) -> dict[str, Any]:
