@@ -1,3 +1,5 @@
+import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -6,7 +8,28 @@ from urllib.request import urlopen
 import pytest
 
 import millrace
-from millrace.client.testing import TestServer, server
+from millrace.client.testing import PROGRAM, SETTINGS_SMALL, TestServer, server
+
+NOT_LOADED = {
+    "duckdb", "h11", "http.server", "lz4", "millrace.cli", "millrace.client", "millrace.server.console.site",
+    "opentelemetry", "pandas", "polars", "prometheus_client", "pyarrow", "pyspark", "rich", "typer", "unittest",
+    "wsgiref", "zstandard",
+}  # fmt: skip
+"""What a server without a console is ready without: modules and packages that other programs or later requests need."""
+LOOKED_AT_MAX = 20_000
+"""So many objects the collector may look at before a server is ready: all of what it makes itself, and of the 70,000 of
+its modules none."""
+WATCH = """
+import gc, sys
+
+def told(phase, info):
+    if phase == "start":
+        count = sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1))
+        sys.stderr.write(f"looked at: {count}\\n")
+
+gc.callbacks.append(told)
+"""
+"""Tells of each look for garbage, at how many objects."""
 
 
 def test_what_was_acknowledged_survives_a_kill(millrace_server: TestServer) -> None:
@@ -67,6 +90,42 @@ def test_a_folder_in_use_is_an_error(millrace_server: TestServer) -> None:
     """Behaviour 47."""
     with pytest.raises(RuntimeError, match="ended before"), millrace.testing.server(millrace_server.folder):
         pass
+
+
+@pytest.fixture(scope="module")
+def told_at_start(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a server says of its modules and of its garbage collector until it is ready."""
+    folder = tmp_path_factory.mktemp("server")
+    told = folder / "told.txt"
+    with (
+        told.open("w") as file,
+        subprocess.Popen(
+            [sys.executable, "-X", "importtime", "-c", WATCH + PROGRAM, str(folder / "data")],
+            stdout=subprocess.PIPE, stderr=file, text=True, env={**os.environ, **SETTINGS_SMALL},
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        assert "address" in process.stdout.readline()
+        process.kill()
+    return told.read_text()
+
+
+@pytest.mark.slow
+def test_a_server_is_ready_without_what_only_others_need(told_at_start: str) -> None:
+    """Issue 12, 5: it is ready in 0.5 s, of which most is spent with loading modules."""
+    loaded = {line.rpartition("|")[2].strip() for line in told_at_start.splitlines() if "import time:" in line}
+    packages = {".".join(name.split(".")[:end]) for name in loaded for end in range(1, name.count(".") + 2)}
+
+    assert "millrace.server.app" in loaded
+    assert packages & NOT_LOADED == set()
+
+
+@pytest.mark.slow
+def test_no_garbage_is_looked_for_in_the_modules_of_a_server(told_at_start: str) -> None:
+    looked_at = [int(count) for count in re.findall(r"looked at: (\d+)", told_at_start)]
+
+    assert looked_at
+    assert max(looked_at) < LOOKED_AT_MAX
 
 
 @pytest.mark.slow

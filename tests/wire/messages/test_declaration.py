@@ -1,4 +1,6 @@
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
@@ -86,6 +88,17 @@ def test_a_message_is_a_value() -> None:
     throttle.reason = throttle.reason  # type: ignore[misc]  # what is tested: that the type checkers refuse it
     with pytest.raises((AttributeError, TypeError)):
         m.Throttle(1, "full").extra = 1  # type: ignore[attr-defined]  # what is tested
+
+
+def test_nothing_is_derived_of_a_message_that_is_not_used() -> None:
+    """Else every program would derive it for all, and start later. Appends are scanned by their layouts."""
+    program = (
+        "from millrace.wire import framing, messages as m;"
+        "print(*[cls.__name__ for cls in m.MESSAGES.values() if 'layout' in vars(cls)])"
+    )
+    derived = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.split()
+
+    assert {*derived} == {"Append", "Data", "SequencedAppend"}
 
 
 def test_what_is_derived_of_a_message_is_its_own() -> None:
