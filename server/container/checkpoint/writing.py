@@ -25,11 +25,19 @@ assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766
 
 
 def create_tables(connection: sqlite3.Connection, *, server_id: str) -> None:
-    """Make the tables of a checkpoint of nothing, in an empty database; `server_id` says whose it is, for good."""
+    """Make the tables of a checkpoint of nothing, in an empty database; `server_id` says whose it is, for good.
+
+    Raises:
+        sqlite3.Error: nothing was made; unless the outcome is unknown, what was begun is taken back when the connection
+            is closed.
+    """
+    # One transaction for all: with one for each, a new server would wait for 60 times as many syncs of the disk.
+    connection.execute("BEGIN IMMEDIATE")
     for statement in schema():
         connection.execute(statement)
     _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
     _insert(connection, META, [(0,) * (len(META.columns) - 3) + (server_id, "")])
+    connection.execute("COMMIT")
 
 
 def write_rows(connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion, *, path: Path) -> None:
