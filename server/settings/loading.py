@@ -13,7 +13,6 @@ environment or a file.
 import logging
 import os
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -177,6 +176,8 @@ def _refuse_or_ignore(variable: str, names: set[str]) -> None:
 
 
 def _of_file(file: Path) -> dict[str, Any]:
+    import tomllib  # by the library, too, only where there is a file
+
     if not file.is_file():  # the library takes a missing file for an empty one
         raise ConfigurationError("there is no such file of settings", subject=str(file))
     try:
