@@ -110,7 +110,7 @@ def test_an_alert_has_a_section_that_says_what_to_do(alert: dict[str, Any]) -> N
     (section,) = re.findall(rf"^### {name}\n\n(.+?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
 
     assert len(section.split()) > 15
-    assert alert["annotations"]["runbook_url"].endswith(f"/observability/#{name.lower()}")
+    assert alert["annotations"]["runbook"] == f"docs/observability.md#{name.lower()}"
 
 
 def test_every_section_is_of_an_alert() -> None:
