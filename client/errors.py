@@ -1,4 +1,4 @@
-"""What the client raises: one class for each reaction of the caller.
+"""The errors of the client: one class for each thing that a caller can do about an error.
 
 MillraceError                        the root; has `code` (number on the wire, or None) and `retriable`
 +-- RequestError                     the server's answer to a request; has `facts`
@@ -128,11 +128,11 @@ class StreamNotSealedError(_Answer, codes=[ErrorCode.STREAM_NOT_SEALED]):
 
 
 class SegmentTruncatedError(_Answer, codes=[ErrorCode.SEGMENT_TRUNCATED]):
-    """The place was truncated: `start_offset` is the first that is left."""
+    """The bytes at this place were deleted. The first offset that is left is `start_offset`."""
 
 
 class CutTruncatedError(SegmentTruncatedError, codes=[ErrorCode.CUT_TRUNCATED]):
-    """A cut, or the place of a reader, before the start of its stream.
+    """The events at a place were deleted: a cut or a reader is before the start of its stream.
 
     Attributes:
         resume_at: the cut from which a reader continues with all that is left; None where the server said it.
@@ -144,11 +144,11 @@ class CutTruncatedError(SegmentTruncatedError, codes=[ErrorCode.CUT_TRUNCATED]):
 
 
 class SegmentDamagedError(_Answer, codes=[ErrorCode.SEGMENT_DAMAGED]):
-    """The bytes fail their checksum on the server's disk; they are not served."""
+    """These bytes are damaged on the server's disk: they fail their checksum. The server does not send them."""
 
 
 class OffsetBeyondEndError(_Answer, codes=[ErrorCode.OFFSET_BEYOND_END]):
-    """The place is not there yet: the segment ends at `length`."""
+    """The place is after the end of the segment, which ends at `length`."""
 
 
 class ConditionFailedError(_Answer, codes=[ErrorCode.CONDITION_FAILED]):
@@ -164,14 +164,14 @@ class AttributesFullError(_Answer, codes=[ErrorCode.ATTRIBUTES_FULL]):
 
 
 class PipelineBrokenError(_Answer, codes=[ErrorCode.PIPELINE_BROKEN]):
-    """An append before it in the same pipeline failed; this one was not stored.
+    """An earlier append of the same writer to the same segment failed, so this one was not stored.
 
     Nothing is done twice by making it again; but it was to follow the one that failed, so look at that one first.
     """
 
 
 class WriterFencedError(_Answer, codes=[ErrorCode.WRITER_FENCED, ErrorCode.WRITER_UNKNOWN]):
-    """This writer stores nothing any more: see the text.
+    """This writer was replaced, and can store nothing more; the text says why.
 
     Its id was opened again, or it has lost the stream that it had alone, or the server does not know it.
     """
@@ -186,11 +186,11 @@ class WriterExpiredError(_Answer, codes=[ErrorCode.WRITER_EXPIRED]):
 
 
 class EventNumberError(_Answer, codes=[ErrorCode.EVENT_NUMBER_GAP, ErrorCode.EVENT_NUMBER_OVERLAP]):
-    """Event numbers that leave a gap or overlap what is stored: a fault of a program that numbers appends itself."""
+    """A program that numbers its appends itself has left a gap, or has used numbers again. Nothing was stored."""
 
 
 class SequencesRefusedError(_Answer, codes=[ErrorCode.SEQUENCES_REFUSED]):
-    """What was sent has sequences that the server takes for stored; nothing of the writer is stored until a reset.
+    """A writer sent sequences that count as stored. Nothing more of it is stored until its sequences are reset.
 
     One sequence was given to two events, or the writer has a fault. Find out what is stored by reading the stream, then
     reset the sequences of the writer.
@@ -198,18 +198,18 @@ class SequencesRefusedError(_Answer, codes=[ErrorCode.SEQUENCES_REFUSED]):
 
 
 class SequencesMixedError(_Answer, codes=[ErrorCode.SEQUENCES_MIXED]):
-    """All events of a named writer on a stream have a sequence, or none has; nothing was stored."""
+    """A writer with an id sent events with and without sequences to one stream: either all have one, or none."""
 
 
 class WriterExcludedError(_Answer, codes=[ErrorCode.WRITER_EXCLUDED]):
-    """The stream takes events from an exclusive writer alone, which the text names; nothing was stored.
+    """The stream belongs to an exclusive writer, which the text names. Nothing was stored.
 
     Raised by an exclusive writer, another one has taken the stream over.
     """
 
 
 class TailChangedError(_Answer, codes=[ErrorCode.TAIL_CHANGED]):
-    """The stream does not end at the cut that an exclusive writer expected; the text names both. Nothing was changed.
+    """The stream does not end at the cut that an exclusive writer expected; the text names both. Nothing changed.
 
     Read what was written since, and open the writer again.
     """
@@ -231,7 +231,7 @@ class EpochChangedError(_Answer, codes=[ErrorCode.EPOCH_CHANGED]):
 
 
 class TransactionUnknownError(_Answer, codes=[ErrorCode.TRANSACTION_UNKNOWN]):
-    """There is no such transaction, or how it ended is not known any more."""
+    """There is no such transaction, or the server has forgotten how it ended."""
 
 
 class TransactionCommittedError(_Answer, codes=[ErrorCode.TRANSACTION_COMMITTED]):
@@ -239,11 +239,11 @@ class TransactionCommittedError(_Answer, codes=[ErrorCode.TRANSACTION_COMMITTED]
 
 
 class ProducerCommittedError(TransactionCommittedError, codes=[ErrorCode.PRODUCER_COMMITTED]):
-    """The producer has committed this sequence, or a later one: what has it is in the streams. Nothing was added."""
+    """The producer has committed this sequence already, or a later one. Nothing was added."""
 
 
 class TransactionAbortedError(_Answer, codes=[ErrorCode.TRANSACTION_ABORTED]):
-    """The transaction was aborted, by somebody or because its lease ran out. Nothing of it is left."""
+    """The transaction was aborted by a client, or because its lease ran out. Nothing of it is left."""
 
 
 class TransactionPreparedError(_Answer, codes=[ErrorCode.TRANSACTION_PREPARED]):
@@ -251,41 +251,41 @@ class TransactionPreparedError(_Answer, codes=[ErrorCode.TRANSACTION_PREPARED]):
 
 
 class CursorMovedError(_Answer, codes=[ErrorCode.CURSOR_MOVED]):
-    """A cursor that was to move with a commit was not where it was expected. Nothing was changed."""
+    """A commit was to move a cursor, and another program has moved that cursor before. Nothing was changed."""
 
 
 class BranchesDifferError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):
-    """Not so many events are stored in the branches of a transaction as the request says. Nothing was changed."""
+    """The branches of a transaction have another number of events than the commit says. Nothing was changed."""
 
 
 class BranchTokenError(InvalidArgumentError):
-    """A token of a branch of another transaction than the one that is committed; the text names both."""
+    """The token of a branch belongs to another transaction than the one to commit; the text names both."""
 
 
 class TransactionTooLargeError(_Answer, codes=[ErrorCode.TRANSACTION_TOO_LARGE]):
-    """A transaction has as many bytes as it may have; more were not stored."""
+    """The transaction has reached its largest size. These events were not stored; the others can be committed."""
 
 
 class ProducerFencedError(_Answer, codes=[ErrorCode.PRODUCER_FENCED]):
-    """A newer run of the producer has replaced this one, or a reset has; the text names both. Nothing was committed.
+    """A newer run of the producer, or a reset, has replaced this run; the text names both. Nothing was committed.
 
-    This program is a former life of one that runs elsewhere: it should end.
+    The same program was started again elsewhere. This run should end.
     """
 
 
 class ProducerHeldError(_Answer, codes=[ErrorCode.PRODUCER_HELD]):
-    """Another holder has the writer id of the producer; the text names both, and how to give it over.
+    """Another program holds the writer id of the producer; the text names both, and says how to change that.
 
     Two programs use one writer id. Give one of them another, or, if the holder is gone for good, reset the producer.
     """
 
 
 class ProducerUnknownError(_Answer, codes=[ErrorCode.PRODUCER_UNKNOWN]):
-    """No transaction ever began with this producer."""
+    """The server does not know this producer: no transaction has begun with it."""
 
 
 class ProducersFullError(_Answer, codes=[ErrorCode.PRODUCERS_FULL]):
-    """The server knows as many producers as it may, and forgets none; use a writer id that it knows."""
+    """The server has reached its limit of producers, and never forgets one. Use a writer id that it knows."""
 
 
 class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED]):
@@ -301,15 +301,15 @@ class DiskUnavailableError(ThrottledError, codes=[ErrorCode.UNAVAILABLE]):
 
 
 class TransactionsFullError(ThrottledError, codes=[ErrorCode.TRANSACTIONS_FULL]):
-    """As many transactions are open, or have as many parts, as there may be; some have to end first."""
+    """Too many transactions are open, or have too many parts. Some have to end first."""
 
 
 class DeadlineExceededError(ThrottledError, TimeoutError, codes=[ErrorCode.DEADLINE_EXCEEDED]):
-    """The server did not get to the request in the time that it allows; nothing was done."""
+    """The server was too busy to begin the request within its time limit; nothing was done."""
 
 
 class ContentLostError(_Answer, codes=[ErrorCode.CONTENT_LOST]):
-    """The server has lost content of its log that it may have acknowledged; the text says how much, and since when.
+    """The server has lost a part of its log, maybe with acknowledged events; the text says how much, and since when.
 
     It serves what is left, and stores nothing until its operator puts the files back or accepts the loss with
     `millrace repair --accept-loss`.
@@ -317,7 +317,7 @@ class ContentLostError(_Answer, codes=[ErrorCode.CONTENT_LOST]):
 
 
 class OutcomeUnknownError(_Answer, codes=[ErrorCode.OUTCOME_UNKNOWN]):
-    """The request may or may not have been carried out, and carrying it out twice is not the same as once.
+    """Nobody knows whether the request was carried out, and to carry it out twice is not the same as once.
 
     Find out which, for instance by reading what is stored, before making it again. A writer never leaves that to its
     caller while it is open: the server recognises what it sends again.
@@ -353,7 +353,7 @@ class AuthenticationError(_Answer, codes=[ErrorCode.UNAUTHENTICATED, ErrorCode.F
 
 
 class ServerFailedError(_Answer, codes=[ErrorCode.PROTOCOL, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INTERNAL]):
-    """The server failed, or refuses to speak the protocol of this client. Its log says more."""
+    """The server failed, or does not speak the protocol of this client. The log of the server says more."""
 
 
 class ServerShuttingDownError(ServerFailedError, codes=[ErrorCode.SHUTTING_DOWN]):

@@ -26,10 +26,12 @@ INTRODUCTION: Final = """\
 
 Written by `docs/build_errors.py` from the docstrings of the classes; change those, not this page.
 
-Every error of the client is a `millrace.MillraceError`. There is one class for each reaction of the caller. Those that
-are time-outs are a `TimeoutError` of Python as well, and those that are lost connections a `ConnectionError`: a program
-that catches these needs to know nothing of Millrace. Wrong arguments are a `ValueError`; values of a wrong type are a
-`TypeError`, as everywhere in Python.
+This page lists every error that your program may catch, and says whether to try again. The common ones are in
+[Handle errors](how-to/handle-errors.md).
+
+Every error of the client is a `millrace.MillraceError`. A time-out is also a `TimeoutError` of Python, and a lost
+connection is also a `ConnectionError`. Wrong arguments are a `ValueError`. Values of a wrong type are a `TypeError`, as
+everywhere in Python.
 
 ```python
 import millrace
@@ -50,29 +52,28 @@ with blocking.connect("127.0.0.1:9240") as client:
 
 ## Try again, or not
 
-`error.retriable` says whether the same call may simply be made again, later. It may if nothing is done twice by that,
-and if time alone can mend what was wrong.
+`error.retriable` says whether you may make the same call again, later. You may if nothing is done twice by that, and
+if the call can succeed later.
 
-The client goes by the same attribute. It makes such calls again by itself, with growing pauses, until a time limit
-([which one](streams.md#when-the-server-is-away)). So a program that meets a retriable error has waited already. It can
-wait longer by making the call again, or by setting a longer limit. Only the first connection is tried once, and
-`BufferFullError` tells a program at once that it writes too fast.
+The client retries such calls by itself, with growing pauses, until a time limit
+([which one](streams.md#when-the-server-is-away)). So if your program gets a retriable error, the client has tried for
+that long already. To wait longer, make the call again, or set a longer limit. There are two exceptions: the first
+connection is tried only once, and `BufferFullError` says at once that you write too fast.
 
-Two errors are not retriable for a caller, and yet a writer sends again after them: `OutcomeUnknownError` and
-`PipelineBrokenError`. The server knows what a writer has stored, and stores it once. A caller who appends bytes
-without a writer has to look first.
+After `OutcomeUnknownError` and `PipelineBrokenError`, a writer may send its events again, because the server recognises
+what a writer has stored. For your own requests they are not retriable: first find out what was done.
 
-An answer with a code that this client does not know, of a newer server, is a plain `RequestError`. It is retriable if
-the server said so.
+If a newer server sends an error that this client does not know, the client raises a plain `RequestError`. It is
+retriable if the server says so.
 
-Errors can be pickled, and copied, with all their attributes and the error that caused them.
+Errors can be pickled and copied, with all their attributes and the error that caused them.
 """
 
 SPARK: Final = """\
 ## The Spark source
 
-`millrace.spark_source` has errors of its own, since Spark shows nothing but their text. They are a `SourceError`.
-Errors of the client may come through it, too. `retriable` says whether the same query or batch may simply be run again.
+The Spark source and sink have their own errors, each a `millrace.spark_source.SourceError`. Errors of the client may
+also appear in a query. `retriable` says whether you may run the same query or batch again.
 """
 
 
@@ -112,7 +113,7 @@ def _retry(cls: type[Exception]) -> str:
 
 def _table(classes: Sequence[type[Exception]]) -> str:
     rows = [f"| [`{cls.__name__}`](#{cls.__name__.lower()}) | {_retry(cls)} | {_summary(cls)} |" for cls in classes]
-    return "\n".join(["| Error | Retry | |", "|---|---|---|", *rows, ""])
+    return "\n".join(["| Error | Retry | Meaning |", "|---|---|---|", *rows, ""])
 
 
 def _summary(cls: type[Exception]) -> str:

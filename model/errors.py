@@ -1,4 +1,4 @@
-"""What the model refuses, and the root of all that users of Millrace catch.
+"""The errors of the model, and the base class of all errors that users of Millrace catch.
 
 MillraceError                        the root; has `code` (number on the wire, or None) and `retriable`
 +-- RequestError                     a request that was refused, by the server or before it was sent; has `facts`
@@ -39,15 +39,15 @@ class ErrorFacts:
 
 
 class MillraceError(Exception):
-    """Root of what the client raises.
+    """The base class of all errors of the client.
 
     All of them can be pickled and copied, with all attributes.
 
     Attributes:
-        code: number of the error on the wire, or None for what never crosses it.
-        retriable: whether the same call may simply be made again, later: nothing is done twice by that, and time alone
-            can mend what was wrong. The client makes such calls again by itself, within its time limits: a caller meets
-            such an error when a limit was reached.
+        code: number of the error in the protocol; None if it comes from the client itself.
+        retriable: whether the same call may be made again, later: nothing is done twice by that, and it may succeed
+            then. The client makes such calls again by itself, within its time limits. So your program gets such an
+            error only when a limit was reached.
     """
 
     code: int | None = None
@@ -63,7 +63,7 @@ class MillraceError(Exception):
 
 
 class RequestError(MillraceError):
-    """A request that was refused: by the server, or before it was sent. Has the attributes of its facts."""
+    """A request was refused, by the server or before it was sent. It has attributes such as `subject` and `length`."""
 
     def __init__(self, facts: ErrorFacts | str) -> None:
         super().__init__(facts)
@@ -88,27 +88,27 @@ class RequestError(MillraceError):
 
 
 class InvalidArgumentError(RequestError, ValueError):
-    """A request that can never succeed: the text says what was wrong, and what would be right. Nothing was done."""
+    """The request can never succeed: the text says what is wrong, and what would be right. Nothing was done."""
 
 
 class InvalidNameError(InvalidArgumentError):
-    """A name outside the one rule of names; the text says which part of it. Nothing was done."""
+    """A name is not allowed; the text says which part of it. Nothing was done."""
 
 
 class EventTooLargeError(InvalidArgumentError):
-    """An event or append above the limits. It was not taken, and the writer remains usable."""
+    """An event or an append is too large. It was not taken, and the writer remains usable."""
 
 
 class CutInvalidError(InvalidArgumentError):
-    """A cut that does not fit its stream."""
+    """A cut does not fit its stream: for example, it names segments of another one."""
 
 
 class CutOrderError(CutInvalidError):
-    """A start that is after the end: in some segment, though it may be before it in others."""
+    """The start is after the end in at least one segment."""
 
 
 class MissingExtraError(MillraceError, ImportError):
-    """What was asked for needs packages that are not installed.
+    """This feature needs packages that are not installed.
 
     Attributes:
         package: the first one that is missing.
@@ -125,8 +125,8 @@ class MissingExtraError(MillraceError, ImportError):
 
 
 class BlockCorruptError(MillraceError, ValueError):
-    """Bytes in a stream that are no event block, or one that was damaged; the text says where.
+    """A stream contains bytes that are not events, or damaged ones; the text says where.
 
-    They were written by something else than a writer, such as a raw append, or are damaged. Read on after them, or read
+    They were not written by a writer but, for example, by a raw append, or are damaged. Read on after them, or read
     the bytes with `client.segments`.
     """

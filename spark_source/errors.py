@@ -1,12 +1,12 @@
-"""What the data source raises. Spark shows the text of an error, so each names what the user can change.
+"""The errors of the data source. Spark shows the text of an error, so each says what the user can change.
 
 SourceError                 the root; has `retriable`
 +-- OptionError             an option is missing, unknown or wrong; has `option`  (also a ValueError)
-+-- SchemaError             a column that there is not, or not so; has `column`  (also a ValueError)
++-- SchemaError             a column does not exist, or has a wrong type; has `column`  (also a ValueError)
 +-- CheckpointError         an offset of a checkpoint that does not fit the stream
 +-- DataLossError           events between two batches were truncated away; has `missing`
 +-- MalformedValueError     a value that is not what `valueFormat` and the schema say; has its position
-+-- RowError                a row that can be no event; has `column`, `row` and `partition`
++-- RowError                a row cannot become an event; has `column`, `row` and `partition`
 +-- IdentityError           Spark does not say which query and batch a task belongs to
 +-- ReplacedError           the writer id is that of another query, or of a newer run of this one; final
 +-- TransactionLostError    what tasks wrote was aborted before the driver committed it; retriable
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 
 class SourceError(Exception):
-    """Root of what the data source raises.
+    """The base class of all errors of the data source.
 
     Attributes:
-        retriable: whether the same query or batch may simply be run again: nothing is done twice by that, and time
-            alone can mend what was wrong.
+        retriable: whether the same query or batch may be run again: nothing is done twice by that, and it may succeed
+            then.
     """
 
     retriable: bool = False
@@ -40,7 +40,7 @@ class OptionError(SourceError, ValueError):
 
 
 class SchemaError(SourceError, ValueError):
-    """A column that there is not, or not so."""
+    """A column does not exist, or has a wrong type."""
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(column, reason)
@@ -52,7 +52,7 @@ class SchemaError(SourceError, ValueError):
 
 
 class CheckpointError(SourceError):
-    """An offset of a checkpoint that does not fit the stream."""
+    """An offset in the checkpoint does not fit the stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class MissingRange:
 
 
 class DataLossError(SourceError):
-    """Events that were to be read were truncated away."""
+    """Events were deleted before the query could read them."""
 
     def __init__(self, stream: str, missing: Sequence[MissingRange]) -> None:
         super().__init__(stream, missing)
@@ -93,7 +93,7 @@ class DataLossError(SourceError):
 
 
 class MalformedValueError(SourceError):
-    """A value that is not what the option `valueFormat` and the schema say."""
+    """The value of an event does not fit the option `valueFormat` and the schema."""
 
     def __init__(self, stream: str, *, segment: int, offset: int, index: int, reason: str) -> None:
         super().__init__(stream, segment, offset, index, reason)
@@ -115,12 +115,12 @@ class MalformedValueError(SourceError):
 
 
 class RowError(SourceError):
-    """A row that can be no event.
+    """A row cannot become an event.
 
     Attributes:
-        column: which of its values.
-        row: which one of its task, counted from 0.
-        partition: of the task, as Spark counts them.
+        column: the column with the wrong value.
+        row: the number of the row in its task, from 0.
+        partition: the number of the partition of the task.
     """
 
     def __init__(self, column: str, *, row: int, partition: int, reason: str) -> None:
@@ -139,17 +139,17 @@ class RowError(SourceError):
 
 
 class IdentityError(SourceError):
-    """Spark does not say which query, run and batch a task belongs to."""
+    """Spark does not say to which query, run and batch a task belongs, so nothing can be written exactly once."""
 
 
 class ReplacedError(SourceError):
-    """The writer id is that of another query, or of a newer run of this one: to try again is no use."""
+    """The writer id is used by another query, or by a newer run of this one. Do not try again."""
 
 
 class TransactionLostError(SourceError):
-    """What tasks wrote was aborted before the driver committed it: nothing of the batch is in the streams.
+    """The transaction of a batch was aborted before the driver committed it. Nothing of the batch is in the streams.
 
-    Run the batch again. If no task names its transaction for the option `transactionLease`, that has to be longer.
+    Run the batch again. If its tasks are silent for longer than the option `transactionLease`, set a longer lease.
     """
 
     retriable = True
