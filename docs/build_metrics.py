@@ -25,19 +25,19 @@ PAGE: Final = Path(__file__).parent / "metrics.md"
 HEADINGS: Final = {
     "server": "Content and memory",
     "healthy": "Health",
-    "wal": "The log",
+    "wal": "The write-ahead log",
     "front": "Connections and requests",
     "request": "Latency",
-    "stream": "Each stream",
-    "cursor": "Each cursor",
+    "stream": "The busiest streams",
+    "cursor": "The cursors with the largest lag",
     "streams": "Policies of streams",
     "writers": "Writers",
     "transactions": "Transactions",
-    "cache": "The cache of catch-up reads",
+    "cache": "The cache of old events",
     "feed": "Feeds",
     "recovery": "The last start",
     "task": "Background tasks",
-    "build": "What runs",
+    "build": "Versions",
     "process": "The process",
 }
 """Of the sections, in their order; the word after `millrace_` in the names of each."""
@@ -45,10 +45,12 @@ HEADINGS: Final = {
 INTRODUCTION: Final = """\
 # Metrics
 
-Every metric that `/metrics` shows. Written by `docs/build_metrics.py` from what a server says; change that, not this
-page. What to watch, and what to do: [observability](observability.md).
+This page lists every metric of a server, as `/metrics` shows them to Prometheus. [Observability](observability.md) says
+which ones to watch, and what to do. Words such as *tier 2* are in the [glossary](glossary.md).
 
 A metric without a unit in its name is a count. Counters begin at 0 when the server starts.
+
+Written by `docs/build_metrics.py` from what a server says; change the helps in the code, not this page.
 """
 
 

@@ -18,26 +18,32 @@ PAGE: Final = Path(__file__).parent / "settings.md"
 INTRODUCTION: Final = """\
 # Settings of a server
 
+This page lists every setting of a server, with its default and its effect. [Running it](operations.md#settings) says
+how to set them. `millrace settings` shows their current values. The [glossary](glossary.md) explains words such as
+*tier 2*.
+
 Written by `docs/build_settings.py` from the options of the server's parts; change those, not this page.
-[Running it](operations.md#settings) tells how to set them. `millrace settings` lists them with their values.
 """
 
 SECTIONS: Final = {
     "": ("The server", ""),
-    "log": ("Messages", ""),
-    "wal": ("The log", "How it works: [the road of an append](architecture.md)."),
-    "container": ("The container", ""),
+    "log": ("Log messages", ""),
+    "wal": ("The write-ahead log", "[How it works](architecture.md#the-way-of-an-append)."),
+    "container": ("Memory and files", "The part of a server that owns segments is called a *container*."),
     "tier2": ("Tier 2", ""),
-    "cache": ("The cache", ""),
-    "streams": ("What streams do by themselves", "[How](streams.md#scaling-by-policy)."),
+    "cache": ("The cache of old events", ""),
+    "streams": ("Scaling and retention", "[What these policies do](streams.md#scaling-by-policy)."),
     "writers": ("Idle writers", "[What expiry means](streams.md#writers-that-are-idle-for-long)."),
     "transactions": (
         "Transactions",
         "[What they are](transactions.md). Leases and ages count only while the server runs.",
     ),
-    "front": ("Connections", "About [slow readers](operations.md#slow-readers), [strangers](operations.md#strangers)."),
-    "metrics": ("Metrics", "What they say: [observability](observability.md)."),
-    "feed": ("Feeds", "On the console port; [what they are](streams.md#over-http)."),
+    "front": (
+        "Connections",
+        "More about [slow readers](operations.md#slow-readers) and [strangers](operations.md#strangers).",
+    ),
+    "metrics": ("Metrics", "[What they say](observability.md#metrics)."),
+    "feed": ("Feeds", "Events over HTTP; [what they are](streams.md#over-http)."),
 }
 """The headings of the parts, in the order of the page, and where to read more."""
 

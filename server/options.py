@@ -45,8 +45,9 @@ class LogOptions:
     """What the server says on standard error.
 
     Attributes:
-        level: the least that is logged: debug, info, warning or error; auto: warning on a terminal, else info.
-        format: text: lines for people; json: an object a line, for programs.
+        level: log messages of this level and above: debug, info, warning or error; auto: warning on a terminal, else
+            info.
+        format: text: lines for people; json: one JSON object per line, for programs.
     """
 
     level: LogLevel = "auto"
@@ -63,10 +64,10 @@ class ServerOptions:
     """Settings of one server.
 
     Attributes:
-        data_folder: the folder of everything that the server keeps, made if missing; one server has it at a time.
-        listen: where clients connect, HOST:PORT.
-        console: where metrics, health and feeds are served over HTTP, HOST:PORT; none: nowhere.
-        shutdown_s: how long a server that is told to end waits for what is under way.
+        data_folder: the folder with all data of the server, made if missing; only one server can use it at a time.
+        listen: the address where clients connect, HOST:PORT.
+        console: the HTTP address for the web page, metrics, health and feeds, HOST:PORT; none turns it off.
+        shutdown_s: how long a server that is stopped waits for running requests.
     """
 
     data_folder: Path = Path("millrace-data")

@@ -11,14 +11,13 @@ class CacheOptions:
     """How much is kept, and how far reads run ahead of sequential readers; checked when made.
 
     Attributes:
-        budget_bytes: memory for pages of catch-up reads; what is being fetched comes on top, at most
-            `fetches_max` pages.
-        page_size_bytes: size and alignment of such a page, the unit of a fetch from tier 2.
-        protected_share: share of the budget for pages that were read again; a scan works in the rest.
-        read_ahead_bytes: how far ahead of one sequential reader pages are fetched; 0 turns it off.
-        read_ahead_share: share of the budget for pages that were fetched ahead and not read yet.
-        fetches_max: fetches that run at once; further ones wait, and nothing more is fetched ahead.
-        readers_max: sequential readers that are remembered; of more, those that read last.
+        budget_bytes: memory for the cache of old events. Up to `fetches_max` pages that are being fetched come on top.
+        page_size_bytes: how much is fetched from tier 2 at once.
+        protected_share: the share of the cache for pages that were read more than once; other reads use the rest.
+        read_ahead_bytes: how far pages are fetched ahead of a reader that reads in order; 0 turns this off.
+        read_ahead_share: the share of the cache for pages that were fetched ahead and not read yet.
+        fetches_max: how many fetches run at the same time; others wait.
+        readers_max: for how many readers the server remembers that they read in order.
     """
 
     budget_bytes: int = 256 * MIB

@@ -35,45 +35,46 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         "server",
         read_only=Declared(
             "read_only",
-            "1 while nothing can be stored, since the log failed or has lost content; reads are answered. Alert on it: "
-            "/health and the log say why.",
+            "1 while nothing can be stored, because the log failed or has lost content; reads are answered. Alert on "
+            "it: /health and the log messages say why.",
         ),
-        segments=Declared("segments", "Segments of users, sealed ones included. Each costs disk, not memory."),
+        segments=Declared("segments", "Segments that exist, sealed ones included. Idle ones cost disk, not memory."),
         streams=Declared("streams", "Streams that exist. Idle ones cost disk, not memory."),
-        writers=Declared("writers", "Writers that are known; idle ones expire by themselves."),
+        writers=Declared("writers", "Writers that the server knows; idle ones expire by themselves."),
         exclusive_writers=Declared("exclusive_writers", "Streams that have an exclusive writer; 65,536 at most."),
         connections=Declared(
             "connections",
-            "Connections that are open, strangers included. Compare with MILLRACE_FRONT_CONNECTIONS_COUNT_MAX.",
+            "Open connections, also those that are no clients yet. Compare with MILLRACE_FRONT_CONNECTIONS_COUNT_MAX.",
         ),
         strangers=Declared(
-            "strangers", "Connections that have not finished their first frame. Many of them: something scans the port."
+            "strangers",
+            "Connections that have not sent their first message. If there are many, something scans the port.",
         ),
         tail_bytes=Declared(
             "tail_bytes",
-            "Memory for what is durable and not in tier 2 yet. If it rises to "
+            "Memory for events that are in the log and not yet in tier 2. If it rises to "
             "MILLRACE_CONTAINER_TAIL_SIZE_BYTES_HIGH, tier 2 is too slow, and appends are throttled.",
         ),
         unflushed_segments=Declared(
             "unflushed_segments",
-            "Segments with bytes that are not in tier 2 yet. Rises with the segments that are written to.",
+            "Segments with bytes that are not in tier 2 yet. It rises with the number of segments that are written to.",
         ),
         sequences_refused_total=Declared(
             "sequences_refused_total",
-            "Appends refused because events of them may be stored already. Alert on any: a writer was restarted "
+            "Appends refused because some of their events may be stored already. Alert on any: a writer was restarted "
             "with wrong sequences.",
         ),
         request_bytes=Declared(
-            "request_bytes", "Memory that requests hold. At MILLRACE_FRONT_REQUEST_BYTES_MAX, large requests wait."
+            "request_bytes", "Memory that requests use. At MILLRACE_FRONT_REQUEST_BYTES_MAX, large requests wait."
         ),
         reader_bytes=Declared(
             "reader_bytes",
-            "Memory that readers hold: fetched, or sent and not taken. At MILLRACE_FRONT_READER_BYTES_MAX, slow "
-            "readers are ended.",
+            "Memory for readers: bytes fetched, or sent and not yet received. At MILLRACE_FRONT_READER_BYTES_MAX, slow "
+            "readers are disconnected.",
         ),
         idle_bytes=Declared(
             "idle_bytes",
-            "Memory of idle segments, streams and writers, kept to save loads. Bounded by "
+            "Memory of idle segments, streams and writers, so that they need not be loaded again. Bounded by "
             "MILLRACE_CONTAINER_IDLE_BYTES_MAX.",
         ),
         attribute_bytes=Declared(
@@ -93,31 +94,38 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         ),
         fullness=Declared(
             "fullness_ratio",
-            "Part of its bound that the log has reached, from 0 to 1. Near 1, tier 2 does not keep up, and "
-            "appends will be refused.",
+            "How full the log is, from 0 to 1. Near 1, tier 2 is too slow, and appends will soon be refused.",
         ),
         write_age_s=Declared(
             "write_age_seconds",
-            "Age of the write that the disk is at, 0 without one. Above a second the disk stalls, and health says so.",
+            "How long the current write has taken so far, 0 without one. Above a second the disk stalls, and health "
+            "says so.",
         ),
-        full_files=Declared("full_files", "Log files that are full and still needed, since tier 2 lacks some of it."),
-        spare_files=Declared("spare_files", "Log files that are ready to be written. At 0 the log soon has to wait."),
+        full_files=Declared(
+            "full_files", "Log files that are full and still needed, because tier 2 does not have all of their events."
+        ),
+        spare_files=Declared("spare_files", "Empty log files that are ready. At 0 the log soon has to wait for one."),
     ),
     **_part(
         "recovery",
-        checkpoint_sequence=Declared("checkpoint_sequence", "Batch up to which the last start found a checkpoint."),
+        checkpoint_sequence=Declared(
+            "checkpoint_sequence", "Number of the last batch that the checkpoint of the last start contained."
+        ),
         last_sequence=Declared("last_sequence", "Number of the last batch that the last start found in the log."),
         torn_bytes=Declared(
-            "torn_bytes", "Size of the incomplete batch that the last start cut off the log. It was never acknowledged."
+            "torn_bytes",
+            "Size of the incomplete batch that the last start removed from the log. It was never acknowledged.",
         ),
         damages=Declared(
             "damages",
             "Damaged ranges of the log that the last start found. Alert on any: `millrace verify` names them.",
         ),
         lost_bytes=Declared(
-            "lost_bytes", "How much of the log is missing at most, whose loss nobody has accepted. Alert on any."
+            "lost_bytes", "How much of the log may be lost, while nobody has accepted the loss. Alert on any."
         ),
-        tail_bytes=Declared("tail_bytes", "Bytes that the last start took from the log, since tier 2 lacked them."),
+        tail_bytes=Declared(
+            "tail_bytes", "Bytes that the last start read from the log, because tier 2 did not have them."
+        ),
         duration_s=Declared("duration_seconds", "How long the last start took from opening the folder to serving."),
     ),
     **_part(
@@ -127,63 +135,66 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         splits_total=Declared("splits_total", "Times that a busy segment was split."),
         merges_total=Declared(
             "merges_total",
-            "Times that quiet neighbours were merged. If it rises with the splits, the targets are too narrow.",
+            "Times that quiet neighbours were merged. If it rises together with the splits, change the policies.",
         ),
-        truncations_total=Declared("truncations_total", "Times that retention cut a stream."),
-        truncated_bytes_total=Declared("truncated_bytes_total", "Bytes that retention has cut off streams."),
+        truncations_total=Declared("truncations_total", "Times that retention deleted events of a stream."),
+        truncated_bytes_total=Declared("truncated_bytes_total", "Bytes that retention has deleted."),
         refusals_total=Declared(
             "refusals_total",
-            "Decisions of policies that came too late, or could not be stored; they are taken again. A steady "
-            "rise: look at the log.",
+            "Decisions of policies that came too late, or could not be stored; they are made again later. If it keeps "
+            "rising, read the log messages.",
         ),
     ),
     **_part(
         "writers",
         named_expired_total=Declared(
             "named_expired_total",
-            "Writers with a name that were idle for too long. One that comes back may store an event twice.",
+            "Writers with an id that were idle for too long. If one comes back, it cannot know what it has stored.",
         ),
-        unnamed_expired_total=Declared("unnamed_expired_total", "Writers without a name that were idle for too long."),
+        unnamed_expired_total=Declared("unnamed_expired_total", "Writers without an id that were idle for too long."),
         marks_forgotten_total=Declared(
             "marks_forgotten_total",
-            "Expired writers with a name of which now nothing is known at all, since there were too many.",
+            "Expired writers with an id that the server has forgotten. If one comes back, it may store events twice.",
         ),
     ),
     **_part(
         "transactions",
-        open=Declared("open", "Transactions that are open, prepared ones included. Compare with their bounds."),
+        open=Declared(
+            "open", "Open transactions, prepared ones included. Compare with MILLRACE_TRANSACTIONS_OPEN_COUNT_MAX."
+        ),
         prepared=Declared(
             "prepared",
             "Transactions that are prepared: they never expire, and wait for somebody to commit or abort them.",
         ),
         open_parts=Declared(
             "open_parts",
-            "Segments of open transactions, all in memory. Compare with MILLRACE_TRANSACTIONS_OPEN_PARTS_COUNT_MAX.",
+            "Parts of open transactions, all in memory. Compare with MILLRACE_TRANSACTIONS_OPEN_PARTS_COUNT_MAX.",
         ),
         oldest_age_s=Declared(
             "oldest_age_seconds",
-            "Age of the oldest open transaction. An hour or more: a coordinator has left it prepared.",
+            "Age of the oldest open transaction. If it is hours, a program has prepared it and never decided.",
         ),
-        outcomes=Declared("outcomes", "Transactions that have ended and whose outcome can still be asked for."),
+        outcomes=Declared("outcomes", "Ended transactions whose outcome the server still remembers."),
         producers=Declared(
-            "producers", "Producers that are known. At MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX, new ones are refused."
+            "producers",
+            "Producers that the server knows. At MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX, new ones are refused.",
         ),
         committed_total=Declared(
             "committed_total",
-            "Transactions that were committed. At 0 while some are open: nobody finishes what is begun.",
+            "Transactions that were committed. If it stays while some are open, nobody finishes them.",
         ),
         aborted_total=Declared(
-            "aborted_total", "Transactions that their clients aborted. A steady rise: look at what fails in them."
+            "aborted_total", "Transactions that their clients aborted. If it keeps rising, find out what fails in them."
         ),
         expired_total=Declared(
             "expired_total",
-            "Transactions aborted because their lease ran out. A steady rise: clients end without aborting.",
+            "Transactions aborted because their lease ran out. If it keeps rising, clients die in the middle.",
         ),
     ),
     **_part(
         "front",
         connections_total=Declared(
-            "connections_total", "Connections that were accepted. A fast rise: clients reconnect."
+            "connections_total", "Connections that were accepted. If it rises fast, clients reconnect again and again."
         ),
         shed_total=Declared(
             "shed_total",
@@ -191,10 +202,11 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         ),
         strangers_shed_total=Declared(
             "strangers_shed_total",
-            "Connections ended before their first frame, to make room for others: something scans the port.",
+            "Connections ended before their first message, to make room for others: something scans the port.",
         ),
         protocol_errors_total=Declared(
-            "protocol_errors_total", "Connections ended because the peer broke the protocol. The log names the peer."
+            "protocol_errors_total",
+            "Connections ended because the client broke the protocol. The log names the client.",
         ),
         foreign_protocol_total=Declared(
             "foreign_protocol_total",
@@ -210,8 +222,7 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         ),
         throttled_total=Declared(
             "throttled_total",
-            "Times that a client was told to wait: log or tail were full. Alert if it keeps rising: disk or tier "
-            "2 is too slow.",
+            "Times that a client was told to wait. Alert if it keeps rising: the disk, or tier 2, is too slow.",
         ),
         requests_delayed_total=Declared(
             "requests_delayed_total",
@@ -223,12 +234,12 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         ),
         readers_ended_total=Declared(
             "readers_ended_total",
-            "Connections ended because they took nothing while others had no memory to read. Their clients resume.",
+            "Connections of slow readers that were ended, because others had no memory to read. Their clients resume.",
         ),
         requests_failed_total=Declared(
             "requests_failed_total",
-            "Requests answered with an error, appends included. Some are normal: what does not exist, a condition "
-            "that failed.",
+            "Requests answered with an error, appends included. Some are normal, for example for a name that does not "
+            "exist.",
         ),
     ),
     **_part(
@@ -236,27 +247,29 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         open=Declared("open", "Feeds that are open. At MILLRACE_FEED_COUNT_MAX, further ones are refused."),
         opened_total=Declared(
             "opened_total",
-            "Feeds that were opened. A fast rise: their peers reconnect, and may be cut for taking nothing.",
+            "Feeds that were opened. If it rises fast, clients reconnect again and again; they may be too slow.",
         ),
         refused_total=Declared(
             "refused_total",
             "Requests for a feed that got an error instead: too many are open, or the stream cannot be read.",
         ),
-        events_total=Declared("events_total", "Events sent to all feeds, each as often as feeds have it."),
+        events_total=Declared("events_total", "Events sent to feeds. An event counts once for each feed."),
     ),
     **_part(
         "cache",
-        budget_bytes=Declared("budget_bytes", "Most that the cache of catch-up reads may hold: its setting."),
-        size_bytes=Declared("size_bytes", "What the cache of catch-up reads holds."),
-        protected_bytes=Declared("protected_bytes", "Of this, what was read more than once, and is evicted last."),
-        extent_count=Declared("extents", "Ranges of segments that the cache holds."),
+        budget_bytes=Declared("budget_bytes", "Largest size of the cache for reads of old events: its setting."),
+        size_bytes=Declared("size_bytes", "Size of the cache for reads of old events."),
+        protected_bytes=Declared(
+            "protected_bytes", "The part of the cache that was read more than once; it is evicted last."
+        ),
+        extent_count=Declared("extents", "Ranges of segments in the cache."),
         fetch_count=Declared("fetches_in_progress", "Fetches from tier 2 that run or wait for their turn."),
-        unread_bytes=Declared("unread_bytes", "Bytes fetched ahead, or on their way, that nobody has read yet."),
+        unread_bytes=Declared("unread_bytes", "Bytes fetched ahead, or being fetched, that nobody has read yet."),
         hits_total=Declared("hits_total", "Reads answered from the cache alone."),
         misses_total=Declared("misses_total", "Reads that had to wait for tier 2."),
-        joins_total=Declared("joins_total", "Reads that waited for a fetch which was under way already."),
+        joins_total=Declared("joins_total", "Reads that waited for a fetch that another read had started."),
         fetches_total=Declared("fetches_total", "Fetches from tier 2, those made ahead included."),
-        fetches_ahead_total=Declared("fetches_ahead_total", "Fetches made ahead of a reader that reads in order."),
+        fetches_ahead_total=Declared("fetches_ahead_total", "Fetches made ahead for a reader that reads in order."),
         fetch_failures_total=Declared(
             "fetch_failures_total",
             "Fetches from tier 2 that failed: it cannot be read, or a chunk is damaged. Alert on it.",

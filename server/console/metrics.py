@@ -29,9 +29,10 @@ NONE: Final = "none"
 OTHERS: Final = "(others)"
 """In place of the name of a stream or a cursor; no stream can have it."""
 _BUSIEST: Final = (
-    "busiest, MILLRACE_METRICS_STREAMS_COUNT_MAX of them; written to all others: (others). Take rates first, then sums."
+    "written to one of the MILLRACE_METRICS_STREAMS_COUNT_MAX busiest streams, since it is among them; all other "
+    "streams are in (others). Take rates first, then sums."
 )
-_SLOWEST: Final = "Of the MILLRACE_METRICS_CURSORS_COUNT_MAX that lag most; of the rest (others) has"
+_SLOWEST: Final = "Shown for the MILLRACE_METRICS_CURSORS_COUNT_MAX cursors with the largest lag; (others) has"
 
 
 class MetricsCollector(Collector):
@@ -116,12 +117,12 @@ class BusyCollector(Collector):
         busy = self._busy()
         sizes = CounterMetricFamily(
             "millrace_stream_written_bytes",
-            f"Bytes written to a stream since it is among the {_BUSIEST}",
+            f"Bytes {_BUSIEST}",
             labels=["stream"],
         )
         events = CounterMetricFamily(
             "millrace_stream_written_events",
-            f"Events written to a stream since it is among the {_BUSIEST}",
+            f"Events {_BUSIEST}",
             labels=["stream"],
         )
         for name, written in [*busy.streams, (OTHERS, busy.others)]:
@@ -131,13 +132,14 @@ class BusyCollector(Collector):
 
         lag_bytes = GaugeMetricFamily(
             "millrace_cursor_lag_bytes",
-            f"Bytes of its stream that a cursor has not passed: what its consumer has to read. {_SLOWEST} the sum.",
+            f"Bytes of its stream that a cursor has not passed, so that its consumer still has to read them. "
+            f"{_SLOWEST} the sum of the rest.",
             labels=["stream", "cursor"],
         )
         lag_seconds = GaugeMetricFamily(
             "millrace_cursor_lag_seconds",
-            f"Age of the oldest event that a cursor has not passed, 0 if there is none. Alert on what is too late for "
-            f"you: the consumer is slow or gone. {_SLOWEST} the greatest.",
+            f"Age of the oldest event that a cursor has not passed, 0 if there is none. Alert on a lag that is too "
+            f"long for you: the consumer is slow or gone. {_SLOWEST} the largest of the rest.",
             labels=["stream", "cursor"],
         )
         now_us = time.time_ns() // 1000

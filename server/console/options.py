@@ -16,12 +16,12 @@ class FeedOptions:
     """Bounds of feeds, and who may read them; checked when made.
 
     Attributes:
-        count_max: feeds that may be open at once; further ones are refused with 503.
-        window_bytes: what a feed fetches ahead of its peer, over all segments; each has at least 64 KiB.
-        keepalive_s: after so long without an event a comment is sent.
-        patience_s: a peer that takes nothing of what was sent for so long is cut; it can resume.
-        origins: web pages of these origins may read feeds in a browser: `https://shop.example`, several with commas
-            between them, `*` for all; empty: those of no other origin than the console's own.
+        count_max: how many feeds may be open at the same time; further ones are refused with 503.
+        window_bytes: how much a feed fetches ahead, over all segments of its stream; at least 64 KiB for each segment.
+        keepalive_s: after this time without an event, the server sends a comment.
+        patience_s: a client that receives nothing for this time is disconnected; it can resume.
+        origins: web pages of these origins may read feeds in a browser: `https://shop.example`, several with commas, or
+            `*` for all; empty: only pages of the console's own origin.
     """
 
     count_max: int = 64

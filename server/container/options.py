@@ -11,28 +11,29 @@ class ContainerOptions:
     """Bounds and rhythms of a container; checked when made.
 
     Attributes:
-        flush_size_bytes: a segment with that much outside tier 2 is flushed at once.
-        flush_age_s: bytes wait about so long for their way to tier 2.
-        chunk_size_bytes_max: the largest payload of one chunk, but for a single larger append.
-        chunk_size_bytes_small: last chunks below this are written again together with what follows them, once that is
-            as long; merged segments below this share chunks.
-        flushes_at_once: chunks that are written at the same time.
-        tail_size_bytes_high: appends are throttled when so much waits in memory for tier 2, and refused at twice as
-            much.
-        tail_size_bytes_low: appends are no longer throttled when less than this waits in memory for tier 2.
-        queue_size_bytes_high: appends are throttled when so much waits for the log, and refused at twice as much.
-        queue_size_bytes_low: appends are no longer throttled when less than this waits for the log.
-        checkpoint_interval_s: a checkpoint is made at least so often, if anything changed.
+        flush_size_bytes: when a segment has this many bytes that are not in tier 2 yet, they are moved there at once.
+        flush_age_s: new bytes are moved to tier 2 after about this time.
+        chunk_size_bytes_max: the largest chunk (a file of tier 2); a single append may be larger.
+        chunk_size_bytes_small: smaller chunks at the end of a segment are written again later, together with newer
+            bytes; merged segments that are smaller share chunks.
+        flushes_at_once: how many chunks are written at the same time.
+        tail_size_bytes_high: when this many bytes in memory wait for tier 2, appends are slowed down; at twice as much
+            they are refused.
+        tail_size_bytes_low: below this, appends are no longer slowed down.
+        queue_size_bytes_high: when this many bytes wait for the log, appends are slowed down; at twice as much they are
+            refused.
+        queue_size_bytes_low: below this, appends are no longer slowed down.
+        checkpoint_interval_s: how often a checkpoint is stored, if anything has changed.
         garbage_interval_s: how often chunks that nothing refers to any more are deleted.
-        orphan_grace_s: how long after a start a chunk that no segment knows is deleted.
-        idle_bytes_max: idle segments, streams and writers stay in memory up to this, all together: about 4 KB a stream,
-            more where they hold much; the others are in the checkpoint.
-        attributes_segment_bytes_max: attributes of one segment: keys, values, and 256 bytes for each; a request that
-            would pass it is refused.
-        attributes_bytes_max: attributes of all segments; a request that would pass it is refused.
-        transaction_size_bytes_max: events of one transaction; more are refused, and what it has can still be committed.
-        verified_at_once_count_max: a checkpoint of more rows is verified by its sums at the start, and row by row
-            while it serves.
+        orphan_grace_s: how long after a start the server deletes chunks that belong to no segment.
+        idle_bytes_max: how much memory idle segments, streams and writers may use together, about 4 KB for a stream;
+            all others are only on disk.
+        attributes_segment_bytes_max: the largest size of the attributes of one segment: keys, values, and 256 bytes for
+            each; larger requests are refused.
+        attributes_bytes_max: the largest size of the attributes of all segments; larger requests are refused.
+        transaction_size_bytes_max: the largest transaction; further events are refused, and it can still be committed.
+        verified_at_once_count_max: a checkpoint with more rows is verified by its sums at the start, and row by row
+            later.
     """
 
     flush_size_bytes: int = 8 * MIB

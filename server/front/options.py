@@ -19,19 +19,21 @@ class FrontOptions:
     """Bounds of connections; checked when made.
 
     Attributes:
-        connections_count_max: clients; further ones are shed, the newest first.
-        strangers_count_max: beside clients, peers that have not finished their first frame and may take their time.
-        strangers_per_address_count_max: such peers of one address; as many again are there for moments.
-        handshake_timeout_s: how long the first frame may take.
-        frame_timeout_s: how long a frame that has begun may take to arrive.
-        keepalive_s: silence before a peer is asked for a sign of life, and from there to giving up.
-        write_buffer_bytes_high: with so much unsent, a connection is not read any more.
-        tasks_count_max: requests of one connection that are carried out at once.
-        parked_reads_count_max: reads of one connection that wait at the tail, subscriptions included.
-        request_bytes_max: memory of the requests of all connections: being received, carried out, or waiting at a tail.
-        reader_bytes_max: memory of all readers together: fetched for them, or sent and not taken yet.
-        reader_patience_s: when there is no room for others, a connection that took nothing for this long is ended.
-        token: what every client must present; empty: nothing.
+        connections_count_max: how many clients may be connected; the newest ones above this are refused.
+        strangers_count_max: how many connections may be open that have not sent their first message; they do not count
+            as clients.
+        strangers_per_address_count_max: how many of these may come from one address.
+        handshake_timeout_s: how long a client may take to send its first message.
+        frame_timeout_s: how long a message that has begun may take to arrive.
+        keepalive_s: after this time of silence the server asks a client whether it is alive; after the same time again
+            it ends the connection.
+        write_buffer_bytes_high: when this much waits to be sent to a client, the server reads nothing more from it.
+        tasks_count_max: how many requests of one connection are carried out at the same time.
+        parked_reads_count_max: how many reads of one connection may wait for new events, subscriptions included.
+        request_bytes_max: memory for the requests of all connections: being received, carried out, or waiting.
+        reader_bytes_max: memory for all readers together: bytes that were fetched, or sent and not yet received.
+        reader_patience_s: when that memory is full, a connection that has received nothing for this time is ended.
+        token: the token that every client must send; empty: no token is needed.
     """
 
     connections_count_max: int = 10_000

@@ -107,25 +107,26 @@ class Metrics:
     def __init__(self) -> None:
         self.wal_sync_seconds = Histogram(
             "millrace_wal_sync_seconds",
-            "Time of one write of the log with its sync: every acknowledgement waits for one. If it rises, look at the "
+            "Time of one write of the log and its sync. Every acknowledgement waits for one. If it rises, check the "
             "disk; `millrace doctor` measures it.",
             bounds=_SYNC_BUCKETS_S,
         )
         self.wal_batch_bytes = Histogram(
             "millrace_wal_batch_bytes",
-            "Size of one batch of the log. Small batches with slow syncs: few appends arrive together.",
+            "Size of one batch of the log. If batches are small and syncs slow, few appends arrive together.",
             bounds=_BATCH_BUCKETS_BYTES,
         )
         self.request_seconds = Histogram(
             "millrace_request_seconds",
-            "Time from the arrival of a request to its answer, by message type. Of APPEND, compare with "
-            "millrace_wal_sync_seconds: the rest is time in the queue. A READ that waits at a tail is not counted.",
+            "Time from the arrival of a request to its answer, by message type. Compare APPEND with "
+            "millrace_wal_sync_seconds: the difference is time in the queue. A READ that waits for new events is not "
+            "counted.",
             label="type",
             bounds=_REQUEST_BUCKETS_S,
         )
         self.wal_waits_total = Counter(
             "millrace_wal_waits_total",
-            "Times that the log had to wait for a file to be made ready. If it keeps rising, disk or tier 2 are slow.",
+            "Times that the log had to wait for an empty file. If it keeps rising, the disk or tier 2 is too slow.",
         )
         self.wal_damages_total = Counter(
             "millrace_wal_damages_total",
@@ -133,7 +134,7 @@ class Metrics:
         )
         self.task_failures_total = Counter(
             "millrace_task_failures_total",
-            "Background tasks that ended when they should not, and the server with them. The log says why.",
+            "Background tasks that failed. Then the server ends, too. The log messages say why.",
             label="task",
         )
 

@@ -11,14 +11,14 @@ class StreamsOptions:
     """Rhythms and thresholds of scaling and retention; checked when made.
 
     Attributes:
-        tick_s: how often the loads of segments are measured.
-        retention_interval_s: how often streams are searched for what may go.
-        fast_window_s: over how long rates are averaged, weighted by age, to see that a segment is hot.
-        slow_window_s: over how long rates are averaged, weighted by age, to see that neighbours are cold.
-        split_above: a segment is hot above this many times its target.
-        split_after_s: a segment is split when it was hot for this long.
-        merge_below: neighbours are cold when together they are below this part of the target of one.
-        merge_after_s: neighbours are merged when they were cold for this long.
+        tick_s: how often the load of each segment is measured.
+        retention_interval_s: how often the server looks for events that retention policies allow it to delete.
+        fast_window_s: the time over which a rate is averaged to decide whether a segment is hot.
+        slow_window_s: the time over which a rate is averaged to decide whether neighbours are cold.
+        split_above: a segment is hot when its load is above this many times its target.
+        split_after_s: how long a segment must be hot before it is split.
+        merge_below: neighbours are cold when their load together is below this many times the target of one segment.
+        merge_after_s: how long neighbours must be cold before they are merged.
     """
 
     tick_s: float = 2.0
@@ -44,19 +44,19 @@ class TransactionsOptions:
     """Bounds of transactions; checked when made. Leases and ages count while the server runs.
 
     Attributes:
-        open_count_max: transactions that may be open at once; further ones are told to try again.
-        open_per_stream_count_max: transactions that may be open over one stream at once.
-        open_per_session_count_max: transactions that may be open of one client, of those begun since the server
-            started.
-        open_parts_count_max: parts of all open transactions together; each is a segment in memory.
-        open_size_bytes_max: memory that open transactions take with their parts, as it is estimated: 1.2 KB each,
-            2.5 KB a part, and for all that began in one epoch 150 B once for each open segment of a stream.
+        open_count_max: how many transactions may be open at the same time; for others, clients have to try again.
+        open_per_stream_count_max: how many transactions may be open over one stream.
+        open_per_session_count_max: how many transactions of one client may be open; those from before the last start of
+            the server do not count.
+        open_parts_count_max: how many parts all open transactions may have together; each is a segment in memory.
+        open_size_bytes_max: how much memory open transactions may use together. It is estimated: 1.2 KB each, 2.5 KB
+            for a part, and 150 B for each open segment of their streams.
         lease_s_max: the longest lease that a client may ask for.
-        tick_s: how often leases are looked at.
-        named_outcome_s: how long it is known how a transaction with a name ended.
-        unnamed_outcome_s: how long it is known how a transaction without a name ended.
-        outcomes_count_max: how many ended transactions are known at most; those without names are forgotten first.
-        producers_count_max: producers that may be known; none is ever forgotten, and further ones are refused.
+        tick_s: how often the server checks whether leases have run out.
+        named_outcome_s: how long the server remembers how a transaction with a name ended.
+        unnamed_outcome_s: how long the server remembers how a transaction without a name ended.
+        outcomes_count_max: how many ended transactions the server remembers; those without names are forgotten first.
+        producers_count_max: how many producers the server may know; further ones are refused, and none is forgotten.
     """
 
     open_count_max: int = 10_000
@@ -80,12 +80,12 @@ class WritersOptions:
     """How long the event numbers of idle writers are kept, while servers run; checked when made.
 
     Attributes:
-        named_idle_s: how long the event numbers of an idle writer with an id are kept; only time that servers run
-            counts, in whole sixteenths of the shorter of the two times.
-        unnamed_idle_s: how long those of one without an id are kept: set it above the longest time that a client may be
-            cut off and come back.
-        marks_count_max: of so many ids, those that expired last, it is kept that they did; of the others for
-            `named_idle_s` again. It costs about 150 B of the checkpoint each.
+        named_idle_s: how long the server remembers an idle writer with an id. Only time in which a server runs counts,
+            in whole steps of a sixteenth of the shorter of these two times.
+        unnamed_idle_s: how long the server remembers an idle writer without an id. Set it above the longest time that a
+            client may be disconnected and come back.
+        marks_count_max: for how many ids, the last ones, the server remembers that they have expired; for others it
+            remembers that for `named_idle_s`. Each takes about 150 B on disk.
     """
 
     named_idle_s: int = 30 * 24 * 3600
@@ -101,8 +101,9 @@ class MetricsOptions:
     """How many streams and cursors have metrics of their own; checked when made.
 
     Attributes:
-        streams_count_max: streams with metrics of their own, the busiest ones; the others are counted together.
-        cursors_count_max: cursors with metrics of their own, those that lag most; the others are counted together.
+        streams_count_max: how many streams have their own metrics, the busiest ones; all others are counted together.
+        cursors_count_max: how many cursors have their own metrics, those with the largest lag; all others are counted
+            together.
     """
 
     streams_count_max: int = 50

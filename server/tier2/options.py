@@ -11,8 +11,8 @@ class Tier2Options:
     """How chunks are laid out and how their storage is driven; checked when made.
 
     Attributes:
-        page_size_bytes: bytes under one page checksum: the least that one flipped bit refuses.
-        threads: reads and writes of chunks that run at once; further ones wait.
+        page_size_bytes: how many bytes of a chunk share a checksum; if one bit flips, this many bytes cannot be read.
+        threads: how many chunks are read and written at the same time; others wait.
     """
 
     page_size_bytes: int = 64 * KIB

@@ -17,18 +17,19 @@ class WalOptions:
     """Sizes and bounds of the log of one container; checked when made.
 
     Attributes:
-        file_size_bytes: size of a log file, preallocated; a batch never spans two.
-        zero_fill: fill a new log file with zeros before it is used. Without that it is a hole and takes disk as it is
-            written; syncs are slower, and a disk that fills up fails appends where it would refuse them.
-        files_max: the bound of the log: appends are refused when so many files are still needed.
-        spare_files: files made ready ahead, so that the log never waits for one.
-        spare_files_max: recycled files kept for bursts, instead of being removed and zero-filled again later.
-        batch_size_bytes_max: the most that is written and synced at once, a single larger append aside.
-        run_size_bytes_max: the largest run of appends of one segment, with their headers.
-        lone_size_bytes_max: a batch up to this size that is alone is synced in the event loop; 0: never.
-        headroom_bytes: kept free for truncates, deletes and commits when appends no longer fit; the largest commit has
-            16 MiB.
-        retry_interval_s: how long to wait until a full disk is tried again.
+        file_size_bytes: size of a log file. Each file has this size from the start.
+        zero_fill: fill a new log file with zeros before it is used. Without that, the file takes disk only as it is
+            written. Then syncs are slower, and if the disk fills up, accepted appends may fail.
+        files_max: how many files the log may have; when all of them are needed, appends are refused.
+        spare_files: how many empty files are prepared ahead, so that the log never waits for one.
+        spare_files_max: how many used files are kept for bursts, instead of being deleted and made again later.
+        batch_size_bytes_max: the largest batch that is written and synced at once; a single append may be larger.
+        run_size_bytes_max: how many bytes of appends to one segment are handled as one, with their headers.
+        lone_size_bytes_max: a batch up to this size that arrives alone is synced without a change of threads, which is
+            faster; 0 turns this off.
+        headroom_bytes: room that is kept free in a full log for truncations, deletions and commits; the largest commit
+            has 16 MiB.
+        retry_interval_s: how long to wait before a full disk is tried again.
     """
 
     file_size_bytes: int = 64 * MIB
