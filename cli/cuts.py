@@ -13,21 +13,24 @@ from .output import picked, print_done, print_json, print_note, print_table, pri
 
 app = Commands(no_args_is_help=True)
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the place.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the bookmark or cursor.")]
 
 
 @app.command()
 def save(
     server: Server,
     stream: StreamArgument,
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the place.")],
-    at: Annotated[str, typer.Option(metavar="PLACE", help=f"Where: {CHOICE_FORMS}.")] = "tail",
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the bookmarks or cursors.")],
+    at: Annotated[str, typer.Option(metavar="PLACE", help=f"The place: {CHOICE_FORMS}.")] = "tail",
     as_cursor: Annotated[
         bool,
-        typer.Option("--cursor", help="Save how far a consumer has come: retention by consumption does not pass it."),
+        typer.Option(
+            "--cursor",
+            help="Save a cursor: how far a consumer has read. Retention by consumption keeps what is after it.",
+        ),
     ] = False,
 ) -> None:
-    """Save a place under a name, or under several in one step, in place of the bookmarks (or cursors) of that name."""
+    """Save a place under one or more names, as bookmarks or cursors. Older ones of the same names are replaced."""
     place = parse_choice(at)
     with server.connect() as client:
         cuts = dict.fromkeys(names, place)
@@ -73,7 +76,7 @@ def forget(
     stream: StreamArgument,
     name: NameArgument,
     is_cursor: Annotated[
-        bool, typer.Option("--cursor", help="Forget the cursor of that name, not the bookmark: it holds nothing then.")
+        bool, typer.Option("--cursor", help="Forget the cursor of that name, not the bookmark.")
     ] = False,
 ) -> None:
     """Forget a saved place; the events there stay."""

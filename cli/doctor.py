@@ -44,12 +44,12 @@ class Check:
 def doctor(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Where the data is, or will be.", exists=True, file_okay=False),
+        typer.Argument(metavar="DIR", help="The folder where the data is, or will be.", exists=True, file_okay=False),
     ] = Path(),
-    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long syncs are measured.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long to measure syncs.")] = 3.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure the disk's real sync, and check what else a server needs. Takes some seconds.
+    """Measure what a sync of the disk costs, and check what else a server needs. Takes some seconds.
 
     Exits with 1 when something is bad: data would be lost, or a server would not run.
     """

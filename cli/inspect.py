@@ -25,16 +25,18 @@ def inspect(
         typer.Argument(help="A log file, a chunk, a checkpoint or a part of its copy, or a data folder.", exists=True),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    with_hex: Annotated[bool, typer.Option("--hex", help="Lay out every field with its offset and bytes.")] = False,
+    with_hex: Annotated[bool, typer.Option("--hex", help="Show every field with its offset and bytes.")] = False,
     at: Annotated[
         int,
         typer.Option(
             min=0, metavar="OFFSET", help="Start at this byte of a log file, or this segment offset of a chunk."
         ),
     ] = 0,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most rows of each table; 0 for all.")] = DEFAULT_LIMIT,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="N", help="How many rows of each table to show; 0 for all.")
+    ] = DEFAULT_LIMIT,
 ) -> None:
-    """Show what a file of the server holds, decoded from the declarations of its format.
+    """Show what a file of the server contains, decoded.
 
     Reads only, and needs no server. Exits with 1 when something does not match its checksum.
     """

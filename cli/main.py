@@ -57,24 +57,26 @@ class Command(NamedTuple):
 COMMANDS: Final = {
     "demo": Command(
         PANELS[0],
-        "See it work: recorded data, a live tail, Spark, kills, the proof.",
+        "See it work: recorded data, a live reader, Spark, kills, and a check of every event.",
         "millrace.examples.demo.command",
         "demo",
     ),
     "serve": Command(PANELS[0], "Run a server.", extra="server"),
-    "settings": Command(PANELS[0], "List what can be set about a server, and what is.", extra="server"),
+    "settings": Command(PANELS[0], "List the settings of a server, and their values.", extra="server"),
     "stream": Command(PANELS[1], "Create, list, show, scale, seal, truncate and delete streams.", ".streams"),
-    "cut": Command(PANELS[1], "Keep places of a stream under names: bookmarks and cursors.", ".cuts"),
+    "cut": Command(PANELS[1], "Keep places in a stream under names: bookmarks and cursors.", ".cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),
-    "writer": Command(PANELS[1], "See how far persistent writers have come.", ".writers"),
-    "txn": Command(PANELS[1], "See transactions that are not over; commit what is prepared.", ".transactions"),
+    "writer": Command(PANELS[1], "See what writers with an id have stored; let refused ones resume.", ".writers"),
+    "txn": Command(
+        PANELS[1], "See open transactions and producers; commit or abort what is prepared.", ".transactions"
+    ),
     "write": Command(PANELS[2], "Write lines of standard input as events.", ".writing"),
-    "read": Command(PANELS[2], "Print the events between two cuts.", ".reading"),
+    "read": Command(PANELS[2], "Print the events between two places.", ".reading"),
     "tail": Command(PANELS[2], "Print events as they become durable.", ".reading"),
     "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder.", extra="server"),
     "verify": Command(PANELS[3], "Check every byte of a data folder.", extra="server"),
-    "repair": Command(PANELS[3], "Accept that content of the log is lost.", extra="server"),
-    "doctor": Command(PANELS[3], "Measure the disk's real sync; check limits and versions.", extra="server"),
+    "repair": Command(PANELS[3], "Continue without what the log has lost.", extra="server"),
+    "doctor": Command(PANELS[3], "Measure what a sync costs; check limits and versions.", extra="server"),
     "bench": Command(
         PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command", "server"
     ),

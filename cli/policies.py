@@ -15,7 +15,8 @@ from .figures import count_text, duration_text, size_text
 _option = partial(typer.Option, rich_help_panel="Policies")
 
 TagOption = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="TAG", help="By which it is listed; may be given several times.")
+    list[str] | None,
+    typer.Option("--tag", metavar="TAG", help="A tag, to find the stream by; may be given several times."),
 ]
 
 
@@ -28,10 +29,10 @@ class PolicyOptions:
         _option(
             min=1,
             metavar="N",
-            help="Split a segment that takes more events per second for a while, merge neighbours that take far fewer.",
+            help="Split a segment that gets more events per second for a while, merge neighbours that get far fewer.",
         ),
     ] = None
-    bytes_per_s: Annotated[str | None, _option(metavar="SIZE", help="The same, by bytes: 1MiB.")] = None
+    bytes_per_s: Annotated[str | None, _option(metavar="SIZE", help="The same, by bytes per second: 1MiB.")] = None
     min_segments: Annotated[
         int | None,
         _option(
@@ -49,18 +50,21 @@ class PolicyOptions:
         str | None,
         _option(
             metavar="MIN:MAX",
-            help="Drop the oldest events above MAX bytes, never leave less than MIN: 1GiB:10GiB, or 10GiB.",
+            help="Delete the oldest events above MAX bytes, but always keep MIN: 1GiB:10GiB, or 10GiB.",
         ),
     ] = None
     retain_age: Annotated[
         str | None,
-        _option(metavar="MIN:MAX", help="Drop events older than MAX: 7d. A minimum goes with --retain-consumed only."),
+        _option(
+            metavar="MIN:MAX",
+            help="Delete events older than MAX: 7d. A minimum (7d:) works only with --retain-consumed.",
+        ),
     ] = None
     retain_consumed: Annotated[
         bool,
         _option(
             "--retain-consumed",
-            help="Drop what all registered cursors have passed, inside the bounds of the other two.",
+            help="Delete what all cursors have passed, within the limits of the other two.",
         ),
     ] = False
 

@@ -27,17 +27,17 @@ class Printing:
     """How events are printed, and how many of them."""
 
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Stop after so many events.", show_default="all")
+        int | None, typer.Option(min=1, metavar="N", help="Stop after this number of events.", show_default="all")
     ] = None
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line: value, key, timestamp and position.")
+        bool, typer.Option("--json", help="One JSON object per line: value, key, time, position, headers.")
     ] = False
     with_keys: Annotated[
         bool,
-        typer.Option("--keys", help="Print the key and a tab before each value; a tab in a key is a backslash and t."),
+        typer.Option("--keys", help="Print the key and a tab before each value; a tab in a key is printed as \\t."),
     ] = False
     with_names: Annotated[
-        bool, typer.Option("--names", help="Print the stream and a tab before each value, where there are several.")
+        bool, typer.Option("--names", help="With several streams, print the name and a tab before each value.")
     ] = False
 
     def print(self, reader: AnyReader, *, at_once: bool = False) -> "pa.RecordBatch | None":
@@ -69,8 +69,8 @@ StreamsArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="STREAM...",
-        help="Streams, patterns like `plant/sensor-*`, and slices like `shop/orders@head..tail#customer-3`, which have "
-        "start, end and key in them.",
+        help="Names of streams, patterns like `plant/sensor-*`, or slices like `shop/orders@head..tail#customer-3`, "
+        "which contain start, end and key.",
         autocompletion=complete_stream,
     ),
 ]
@@ -91,7 +91,7 @@ def read(
         typer.Option(
             "--to",
             metavar="PLACE",
-            help=f"Where to stop: {CHOICE_FORMS}; the tail is that of now.",
+            help=f"Where to stop: {CHOICE_FORMS}. The tail is as it is now.",
             show_default="tail",
         ),
     ] = None,
@@ -99,7 +99,7 @@ def read(
     *,
     printing: Printing,
 ) -> None:
-    """Print the events between two cuts, a line each; those of one key in the order written."""
+    """Print the events between two places, one per line. Events of one key are in the order written."""
     asked = _Asked(streams, start=start, end=end, key=key, start_default="head", end_default="tail")
     with server.connect() as client, asked.open(client) as reader:
         rest = printing.print(reader)
@@ -120,7 +120,7 @@ def tail(
 ) -> None:
     """Print events as they become durable, until Ctrl-C or the end of a sealed stream.
 
-    Streams that come to match a pattern join from their heads on.
+    New streams that match a pattern are added from their heads.
     """
     asked = _Asked(streams, start=start, end=None, key=key, start_default="tail", end_default=None)
     with server.connect() as client, asked.open(client) as reader:

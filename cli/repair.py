@@ -34,19 +34,19 @@ LISTED_COUNT_MAX: Final = 20
 
 
 def repair(
-    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that does not run.")],
+    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that is not running.")],
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Give up what the log has lost, for good. Without it, nothing is changed."),
+        typer.Option("--accept-loss", help="Give up for good what the log has lost. Without this, nothing is changed."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what the log has lost, and what accepting that would change; accept it with --accept-loss.
 
-    A server that misses content of its log serves what is left and stores nothing, since it could give out again what
-    it has acknowledged. Put the missing files back if there is a way. Otherwise accept the loss: open segments of
-    streams are sealed where they end now and get successors, open raw segments continue after a hole, open transactions
-    are aborted, and every epoch of a writer ends. Then the server stores again.
+    If a part of the log is missing, the server still answers reads of what is left, but stores nothing: it could give
+    the positions of lost events to others. Put the missing files back if you can. Otherwise accept the loss: open
+    segments of streams are sealed where they end now and get successors, open raw segments continue after a hole, open
+    transactions are aborted, and writers have to be opened again. Then the server stores again.
 
     Settings of the server come from the environment, as for `millrace serve`. Exits with 1 when something is lost that
     was not accepted.

@@ -20,26 +20,26 @@ Ranges = list[tuple[Border, Border]]
 def scale(
     server: Server,
     stream: StreamArgument,
-    split: Annotated[int | None, typer.Option(metavar="SEGMENT", help="Split this segment, in its middle.")] = None,
+    split: Annotated[int | None, typer.Option(metavar="SEGMENT", help="Split this segment in the middle.")] = None,
     at: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FRACTION",
-            help="Split it there instead: 0.6 or 1/3 of the whole key space; several times for several parts.",
+            help="Split it here instead: 0.6 or 1/3 of all keys. Give it several times for several parts.",
         ),
     ] = None,
     merge: Annotated[
-        tuple[int, int] | None, typer.Option(metavar="SEGMENT SEGMENT", help="Merge these two, which are neighbours.")
+        tuple[int, int] | None, typer.Option(metavar="SEGMENT SEGMENT", help="Merge these two neighbours.")
     ] = None,
     seal: Annotated[
         list[str] | None,
-        typer.Option(metavar="SEGMENT,...", help="Replace these segments by those of --ranges, as you like."),
+        typer.Option(metavar="SEGMENT,...", help="Replace these segments by new ones, with the keys of --ranges."),
     ] = None,
     ranges: Annotated[
         str | None,
         typer.Option(
             metavar="LOW:HIGH,...",
-            help="Keys of the new segments, out of 1; together those of the sealed ones: 0:0.25,0.25:0.5.",
+            help="Keys of the new segments, from 0 to 1: 0:0.25,0.25:0.5. Together they must cover the replaced ones.",
         ),
     ] = None,
 ) -> None:

@@ -33,12 +33,12 @@ def create(server: Server, segment: SegmentArgument) -> None:
 def append(
     server: Server,
     segment: SegmentArgument,
-    text: Annotated[str | None, typer.Argument(help="What to append; without it, standard input as it is.")] = None,
+    text: Annotated[str | None, typer.Argument(help="The text to append; without it, all of standard input.")] = None,
     expected_offset: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="Append only if the segment has this length.")
     ] = None,
 ) -> None:
-    """Append bytes and print the offset of the first; they are durable then.
+    """Append bytes and print the offset of the first one. When it is printed, they are durable.
 
     Standard input is appended in pieces of 1 MiB, each of them whole or not at all.
     """
@@ -72,7 +72,7 @@ def read(
     max_bytes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="How much to read.", show_default="to the tail")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as bytes become durable.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new bytes and print them.")] = False,
 ) -> None:
     """Write the bytes of a segment to standard output."""
     with server.connect() as client:
@@ -117,7 +117,7 @@ def list_segments(
 
 @app.command()
 def seal(server: Server, segment: SegmentArgument) -> None:
-    """Let a segment take no more appends, forever."""
+    """Seal a segment: it takes no more appends, forever."""
     with server.connect() as client:
         found = client.segments.seal(segment)
     print_done(f"sealed {segment} at {count_text(found.length, 'byte')}")
@@ -127,9 +127,9 @@ def seal(server: Server, segment: SegmentArgument) -> None:
 def truncate(
     server: Server,
     segment: SegmentArgument,
-    offset: Annotated[int, typer.Argument(min=0, help="Where the segment is to start.")],
+    offset: Annotated[int, typer.Argument(min=0, help="Everything before this offset is deleted.")],
 ) -> None:
-    """Drop the bytes before an offset, forever; the offsets of the rest stay."""
+    """Delete the bytes before an offset, forever. The rest keeps its offsets."""
     with server.connect() as client:
         found = client.segments.truncate(segment, offset)
     print_done(f"truncated {segment}: it holds [{found.start_offset}, {found.length}) now")

@@ -31,17 +31,20 @@ def serve(
     given: Given,
     log_level: Annotated[
         LogLevel | None,
-        typer.Option(help="What is logged to standard error.", show_default="warning on a terminal, else info"),
+        typer.Option(
+            help="Log messages of this level and above, to standard error.",
+            show_default="warning on a terminal, else info",
+        ),
     ] = None,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option(help="Lines for people, or a JSON object a line for programs.", show_default="text"),
+        typer.Option(help="Lines for people, or one JSON object per line for programs.", show_default="text"),
     ] = None,
 ) -> None:
     """Run a server until SIGTERM or Ctrl-C.
 
-    Settings come from options, the environment (MILLRACE_PART_OPTION), and a TOML file, in this order.
-    `millrace settings` lists them all.
+    Settings come from options, the environment (MILLRACE_PART_OPTION), and a TOML file; the first one that has a value
+    wins. `millrace settings` lists them all.
     """
     held = hold()
     options = given.load({"log.level": log_level, "log.format": log_format}).options

@@ -24,7 +24,7 @@ class Given:
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder of everything the server keeps; made if missing.", show_default="millrace-data"
+            metavar="DIR", help="Folder with all data of the server; made if missing.", show_default="millrace-data"
         ),
     ] = None
     listen: Annotated[
@@ -34,7 +34,7 @@ class Given:
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Metrics, health and feeds over HTTP; 'none' for nowhere.",
+            help="HTTP port for the web page, metrics, health and feeds; 'none' turns it off.",
             show_default="127.0.0.1:9241",
         ),
     ] = None
@@ -65,9 +65,9 @@ def settings(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the settings of a server: value, default, where the value is from, and what it does.
+    """List the settings of a server: value, default, where the value comes from, and what it does.
 
-    The command line comes before the environment, that before the file, and that before the default.
+    The command line wins over the environment, the environment over the file, and the file over the default.
     """
     if name:
         with _as_wrong_usage():

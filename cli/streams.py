@@ -38,7 +38,7 @@ def create(
         typer.Option(
             min=1,
             max=SEGMENTS_PER_STREAM_MAX,
-            help="How many segments share the keys out, until it is scaled.",
+            help="How many segments the stream has, until it is scaled.",
             show_default="1",
         ),
     ] = None,
@@ -73,7 +73,7 @@ def update(
     server: Server,
     stream: StreamArgument,
     is_fixed: Annotated[
-        bool, typer.Option("--fixed", help="Let it scale by hand only.", rich_help_panel="Policies")
+        bool, typer.Option("--fixed", help="Stop scaling by policy.", rich_help_panel="Policies")
     ] = False,
     segments: Annotated[
         int | None,
@@ -81,17 +81,17 @@ def update(
             min=1,
             max=SEGMENTS_PER_STREAM_MAX,
             metavar="N",
-            help="Split or merge it into so many segments now, and let it scale by hand only from then on.",
+            help="Split or merge it into this number of segments now, and stop scaling by policy.",
             rich_help_panel="Policies",
         ),
     ] = None,
     retain_all: Annotated[
-        bool, typer.Option("--retain-all", help="Drop nothing by itself.", rich_help_panel="Policies")
+        bool, typer.Option("--retain-all", help="Delete nothing by policy.", rich_help_panel="Policies")
     ] = False,
     tags: TagOption = None,
-    untags: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Take a tag away.")] = None,
+    untags: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove a tag.")] = None,
 ) -> None:
-    """Change the policies and tags of a stream; what is not named stays. Events stay as they are."""
+    """Change the policies and tags of a stream. Options that you do not give stay as they are, and so do the events."""
     retention = policies.retention()
     if retain_all and retention is not None:
         raise typer.BadParameter("--retain-all excludes the other ways to retain")
@@ -124,9 +124,9 @@ def list_streams(
     prefix: Annotated[str, typer.Argument(help="Only names that start with this.")] = "",
     tag: Annotated[str, typer.Option("--tag", help="Only streams with this tag.")] = "",
     names_only: Annotated[
-        bool, typer.Option("--names", help="Print all names, a line each, as they come; without sizes.")
+        bool, typer.Option("--names", help="Print only names, one per line, without a limit.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Stop after so many; 0 shows all.")] = LISTED_MAX,
+    limit: Annotated[int, typer.Option(min=0, help="Stop after this number; 0 shows all.")] = LISTED_MAX,
     as_json: JsonOption = False,
 ) -> None:
     """List streams with their sizes."""
@@ -211,10 +211,10 @@ def seal(
     server: Server,
     stream: StreamArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also if a transaction over it is prepared, which is aborted then.")
+        bool, typer.Option("--force", help="Abort prepared transactions over it, which otherwise prevent this.")
     ] = False,
 ) -> None:
-    """Let a stream take no more events, forever; its open transactions are aborted."""
+    """Seal a stream: it takes no more events, forever. Its open transactions are aborted."""
     with server.connect() as client:
         client.seal_stream(stream, force=force)
     print_done(f"sealed {stream}")
@@ -222,7 +222,7 @@ def seal(
 
 @app.command()
 def release(server: Server, stream: StreamArgument) -> None:
-    """End the exclusive writer of a stream, and fence it: the stream takes events from all writers again."""
+    """Release a stream from its exclusive writer, which is refused from then on. All writers may write again."""
     with server.connect() as client:
         holder = client.stream_info(stream).exclusive_writer
         if client.release_stream(stream):
@@ -235,9 +235,9 @@ def release(server: Server, stream: StreamArgument) -> None:
 def truncate(
     server: Server,
     stream: StreamArgument,
-    cut: Annotated[str, typer.Argument(help=f"Where the stream is to start: {CHOICE_FORMS}.")],
+    cut: Annotated[str, typer.Argument(help=f"Everything before this place is deleted: {CHOICE_FORMS}.")],
 ) -> None:
-    """Drop the events before a cut, forever."""
+    """Delete the events before a place, forever."""
     place = parse_choice(cut)
     with server.connect() as client:
         before = client.stream_info(stream).size_bytes

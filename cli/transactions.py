@@ -56,7 +56,7 @@ def list_transactions(server: Server, as_json: JsonOption = False) -> None:
 
 @app.command()
 def info(server: Server, name: NameArgument, as_json: JsonOption = False) -> None:
-    """Show where a transaction is, or how it ended; the exit code is 1 if that is not known."""
+    """Show the state of a transaction, or how it ended; the exit code is 1 if that is not known."""
     with server.connect() as client:
         found = client.transaction_outcome(name)
     if found.state is TransactionState.UNKNOWN:
@@ -103,7 +103,7 @@ def commit(server: Server, name: NameArgument) -> None:
 
 @app.command()
 def abort(server: Server, name: NameArgument) -> None:
-    """Abort an open or prepared transaction: what it has is deleted."""
+    """Abort an open or prepared transaction. Its events are deleted."""
     with server.connect() as client:
         changed = client.abort_transaction(name)
     if changed:
@@ -137,10 +137,12 @@ def reset(
     writer_id: WriterIdArgument,
     holder: Annotated[
         str | None,
-        typer.Option(metavar="HOLDER", help="Who gets the writer id; if left out, the next one that begins."),
+        typer.Option(
+            metavar="HOLDER", help="The program that gets the writer id; without it, the next one that begins."
+        ),
     ] = None,
 ) -> None:
-    """Give the writer id of a producer to another holder, whose sequences start over; for when its holder is gone."""
+    """Give the writer id of a producer to another program, if its holder is gone for good. Its sequences start over."""
     with server.connect() as client:
         changed = client.reset_producer(writer_id, holder=holder)
     whose = f"producer {writer_id} belongs to {holder or 'the next one that begins'}"

@@ -13,10 +13,10 @@ from .verification import Verification, bytes_to_read, owned_folder, verify_fold
 
 
 def verify(
-    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that does not run.")],
+    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that is not running.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check every byte of a data folder against its checksums, and its parts against one another.
+    """Check every byte of a data folder against its checksums, and that its files fit together.
 
     Exits with 1 when anything is damaged or missing, and names each file and offset. Changes nothing.
     """

@@ -27,18 +27,18 @@ def info(
         typer.Option(
             min=1,
             metavar="N",
-            help="Say what became of the event of this number; the exit code is 1 unless it is stored.",
+            help="Say whether the event with this number is stored; the exit code is 1 unless it is.",
         ),
     ] = None,
     segment: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="ID", help="The segment that the event was written to; needed where the stream has several."
+            min=1, metavar="ID", help="The segment that the event was written to; needed if the stream has several."
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a writer: when it was active, under which epoch, and its last stored event in each segment of a stream."""
+    """Show a writer with an id: when it was active, its epoch, and its last stored event in each segment."""
     if segment is not None and event is None:
         raise typer.BadParameter("--segment is for --event")
     with server.connect() as client:

@@ -41,11 +41,11 @@ def write(
         str | None,
         typer.Option(
             metavar="FIELD",
-            help="Route by this field of JSON lines, or by this column of CSV: its number from 1, or its name "
-            "(then the first line is the header, and is not written).",
+            help="Take the key from this field of JSON lines, or from this column of CSV: its number from 1, or its "
+            "name (then the first line is the header, and is not written).",
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option(help="One key for all events.")] = None,
+    key: Annotated[str | None, typer.Option(help="The same key for all events.")] = None,
     with_keys: Annotated[
         bool, typer.Option("--keys", help="Each line is a key, a tab and a value, as `read --keys` prints them.")
     ] = False,
@@ -57,18 +57,18 @@ def write(
         str | None,
         typer.Option(
             metavar="ID",
-            help="Resume: the same input, given again from its first line under the same ID, is continued where it "
-            "ended, and each line is stored once.",
+            help="Store each line once: after an interruption, run the same command again with the same ID and the "
+            "whole input. The lines that are missing are stored.",
         ),
     ] = None,
     create: Annotated[
-        bool, typer.Option("--create", help="Create the stream, with one segment, if there is none of that name.")
+        bool, typer.Option("--create", help="Create the stream, with one segment, if it does not exist.")
     ] = False,
 ) -> None:
-    """Write each line of standard input as an event; every one is durable when this returns.
+    """Write each line of standard input as an event. With exit code 0, all of them are durable.
 
-    Lines are sent as they come, so `tail -f log | millrace write app/log` works. Empty lines are left out. However it
-    ends, it says how many lines are stored, and how to resume.
+    Lines are sent as they come, so `tail -f log | millrace write app/log` works. Empty lines are not written. If it
+    is interrupted, it says how many lines are stored, and how to resume.
     """
     options = {"--key-field": key_field, "--key": key, "--writer-id": writer_id}
     flags = {"--keys": with_keys, "--json": as_json}

@@ -51,7 +51,7 @@ def demo(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Stream recorded temperatures, tail them, query them with Spark, kill the parts, prove that nothing is missing.
+    """Write recorded temperatures, follow them live, query them with Spark, kill both, and check every event.
 
     Starts a server of its own in a temporary folder, and needs no network. Takes about a minute.
     """

@@ -32,7 +32,7 @@ export function eventsPart(stream, signal, failed) {
       next.disabled = page.at_end;
       const end = page.at_end ? "up to the tail as it was then" : "there are more";
       said.textContent = `${page.events.length} events, ${end}; the place after them is ${shortened(page.next)}`;
-      replace(list, table(COLUMNS, page.events, page.at_end ? "no event is there" : "none so far; search on with Next events"));
+      replace(list, table(COLUMNS, page.events, page.at_end ? "there is no event" : "none so far; continue with Next events"));
       failed(null);
     } catch (error) {
       failed(error);
@@ -77,7 +77,7 @@ export function eventsPart(stream, signal, failed) {
           if (message.kind === "event" && message.content) {
             rows = [...rows.slice(-LIVE_COUNT_MAX), message.content];
           } else if (message.kind === "truncated") {
-            said.textContent = "events that came next were truncated; this continues after them";
+            said.textContent = "the next events were deleted; this continues after them";
           } else if (message.kind === "end" || message.kind === "failed") {
             paint();
             said.textContent = message.content.error ?? `no more events will come: the stream is ${message.content.reason}`;

@@ -64,7 +64,7 @@ function askForToken() {
     route();
   } } }, el("label", { for: "token" }, "Token"), token, el("button", {}, "Continue"));
   replace(view, el("h1", {}, "This server asks for its token"), form,
-    el("p", { class: "quiet" }, "It is kept in this tab only, until that is closed."));
+    el("p", { class: "quiet" }, "It is kept only in this tab, until you close it."));
   token.focus();
 }
 

@@ -18,7 +18,7 @@ export function serverView(view, _parts, signal, failed) {
     const slow = wal.write_age_s > 0.1 ? `${duration(wal.write_age_s)} for the sync in flight` : "";
     replace(
       body,
-      server.healthy ? el("p", {}, "Everything is served.") : el("p", { class: "error" }, server.problem),
+      server.healthy ? el("p", {}, "All is well.") : el("p", { class: "error" }, server.problem),
       slow ? el("p", { class: "error" }, slow) : null,
       el("h2", {}, "Now"),
       facts([
@@ -30,7 +30,7 @@ export function serverView(view, _parts, signal, failed) {
         ["sent to readers", byteRate(per_s("front", "sent_data_bytes_total"))],
         ["connections", count(held.connections)],
         ["feeds", count(part("feed").open)],
-        ["log, of its bound", wal.fullness === undefined ? "" : `${(100 * wal.fullness).toFixed(0)} %`],
+        ["log, how full", wal.fullness === undefined ? "" : `${(100 * wal.fullness).toFixed(0)} %`],
         ["not in tier 2 yet", size(held.tail_bytes)],
         ["open transactions", count(part("transactions").open)],
         ["streams in memory", count(held.streams)],
@@ -40,11 +40,11 @@ export function serverView(view, _parts, signal, failed) {
         [["what", ([what]) => what], ["now", ([, field]) => rate(per_s(...field)), "number"],
           ["since the start", ([, [name, field]]) => count(part(name)[field]), "number"]],
         [
-          ["clients that were told to wait, since a buffer, the log or tier 2 was full", ["front", "throttled_total"]],
+          ["times a client was told to wait, because the log or tier 2 was full", ["front", "throttled_total"]],
           ["requests that waited for memory", ["front", "requests_delayed_total"]],
           ["reads that waited for memory", ["front", "reads_delayed_total"]],
-          ["readers that were cut, since they took nothing", ["front", "readers_ended_total"]],
-          ["connections that were refused, since too many were open", ["front", "shed_total"]],
+          ["slow readers that were disconnected", ["front", "readers_ended_total"]],
+          ["connections that were refused, because too many were open", ["front", "shed_total"]],
           ["requests that were answered with an error", ["front", "requests_failed_total"]],
           ["feeds that were refused", ["feed", "refused_total"]],
         ].filter(([, [name, field]]) => part(name)[field] !== undefined),

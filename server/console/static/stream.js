@@ -121,7 +121,7 @@ export function streamView(view, [scope, name], signal, failed) {
       el("h2", {}, "Retention"),
       ...facts_.retention.map((remark) => el("p", {}, remark)),
       table([["at", (row) => time(row.at_us), "time"], ["dropped", (row) => size(row.size_bytes), "number"], ["reason", (row) => row.reason]],
-        [...facts_.truncations].reverse(), "retention has dropped nothing since the server started"),
+        [...facts_.truncations].reverse(), "retention has deleted nothing since the server started"),
     );
   }
 

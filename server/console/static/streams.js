@@ -40,7 +40,7 @@ export function streamsView(view, _parts, signal, failed) {
       events_per_s: rates.per_s(`${stream.stream} events`, stream.event_count, found.now_us),
       bytes_per_s: rates.per_s(`${stream.stream} bytes`, stream.written_bytes, found.now_us),
     }));
-    replace(list, table(COLUMNS, rows, resume === null ? "no stream has such a name" : "none so far; the next page searches on"));
+    replace(list, table(COLUMNS, rows, resume === null ? "no stream has such a name" : "none so far; continue with the next page"));
   }
 
   replace(
