@@ -1,4 +1,4 @@
-"""The protocol: frames, their layout, names and connection state, without I/O.
+"""The protocol between client and server: messages, frames, and the state of a connection; without sockets.
 
 Nothing here waits, or touches a socket, a file, a clock or chance: time comes in as `now_s`. Client and server share
 all of it. Import from the modules; this one loads none of them.

@@ -1,1 +1,1 @@
-"""Connections to a server: one socket, reconnecting, retries."""
+"""Connections to a server: sockets, reconnecting, retries."""

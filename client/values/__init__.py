@@ -1,1 +1,1 @@
-"""Values as rows of a schema, on whole columns of Arrow. Pure: nothing here waits or asks."""
+"""Values of events decoded into columns, and encoded from columns, with Arrow. No I/O."""

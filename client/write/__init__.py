@@ -1,1 +1,1 @@
-"""Writers of events: per-segment senders with exactly-once retransmission."""
+"""Writers of events: they send each event to its segment, again if need be, so that it is stored once."""

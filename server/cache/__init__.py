@@ -1,4 +1,4 @@
-"""The cache of catch-up reads: pages of segments that were read from tier 2."""
+"""The cache of old events: pages of segments that were read from tier 2."""
 
 from .cache import CacheStatistics, Fetch, PageCache, PendingRead
 from .options import CacheOptions

@@ -1,1 +1,1 @@
-"""What the server tells over HTTP: metrics, health, and the events of streams."""
+"""The HTTP port of the server: the web page and its JSON, metrics, health, and feeds of events."""

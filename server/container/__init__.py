@@ -1,1 +1,1 @@
-"""The unit that owns segments: their state, their tail in memory, and their way to tier 2."""
+"""A container owns segments: their state, their newest bytes in memory, and the move of bytes to tier 2."""

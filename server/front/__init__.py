@@ -1,1 +1,1 @@
-"""The network in front of the server: connections, their requests, and their reads at the tail."""
+"""The network side of the server: connections, their requests, and their reads."""

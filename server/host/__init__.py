@@ -1,1 +1,1 @@
-"""What the server asks of the machine it runs on: time, files, tasks, metrics."""
+"""The machine as the server uses it: time, files, SQLite, tasks, metrics; tests replace parts of it."""

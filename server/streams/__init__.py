@@ -1,4 +1,4 @@
-"""Streams: named sets of segments that partition the key space."""
+"""Streams: named sets of segments, each with a range of the key space; scaling, retention, transactions."""
 
 from .catalog import Catalog
 from .controller import StreamController

@@ -1,4 +1,4 @@
-"""The write-ahead log (tier 1): whatever is acknowledged is here first, and is read from here only to recover."""
+"""The write-ahead log (tier 1): everything is written and synced here before it is acknowledged; read only to recover."""
 
 from .log import Wal
 from .log_end import Ending
