@@ -33,10 +33,11 @@ MODULES: Final = {
 INTRODUCTION: Final = """\
 # Formats
 
-Every byte that Millrace sends or stores. Written by `docs/build_formats.py` from the docstrings of `wire/schema/` and
-`model/block_layout.py` and the classes of `wire/messages/`; change those, not this page. Layouts are declared in
-construct, from which the codecs are derived (`docs/decisions/0004-derived-codecs.md`). Examples in hex are decoded by
-tests.
+This page describes every byte that Millrace sends or stores. It is for people who write another client, or who examine
+files by hand. `millrace inspect` decodes files for you. Tests decode the examples in hex.
+
+Written by `docs/build_formats.py` from the docstrings of `wire/schema/` and `model/block_layout.py`, and the classes of
+`wire/messages/`; change those, not this page.
 """
 
 MESSAGES: Final = """\
@@ -44,9 +45,12 @@ MESSAGES: Final = """\
 
 `wire/messages/`
 
-The bodies of frames, by type. u8 to u64 and i64 are little-endian numbers, unsigned and signed. `text` is UTF-8 after
-its size in bytes, `bytes` are bytes after their size; `list` is items after their count. The number in front is the
-width of that size or count: `u16 text`. `rest` are the bytes to the end of the frame.
+These are the bodies of frames, by type. Each entry begins with who sends the message: the client, the server, or either
+side. *Log* means that it is never sent: it is a record of a decision in the log.
+
+u8 to u64 and i64 are little-endian numbers, unsigned and signed. `text` is UTF-8 after its size in bytes. `bytes` are
+bytes after their size. `list` is items after their count. The number in front is the width of that size or count, as in
+`u16 text`. `rest` are the bytes to the end of the frame.
 """
 
 

@@ -1,4 +1,4 @@
-"""The write-ahead log (tier 1): everything is written and synced here before it is acknowledged; read only to recover."""
+"""The write-ahead log (tier 1): written and synced before every acknowledgement, read only to recover."""
 
 from .log import Wal
 from .log_end import Ending

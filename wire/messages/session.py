@@ -30,7 +30,7 @@ class Hello(Request[HelloReply]):
     version_max: U16
     features: U64
     frame_size_max: U32
-    session_id: Bytes16  # random; the same on all connections of a client, and another in its next life
+    session_id: Bytes16  # random; the same on all connections of a client; a new one when it is started again
     client: Text
     token: Text
 

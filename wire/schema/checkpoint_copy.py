@@ -1,8 +1,8 @@
 """The layout of a part of a copy of the checkpoint in tier 2.
 
 Little-endian. A copy is an SQLite file, the checkpoint as it was, cut into parts of 8 MiB. Each part is a file of its
-own: this header, then the bytes of the part. So that a part is known wherever it lies, the header says of which copy it
-is, which is in its name as well, and of which container of which server:
+own: this header, then the bytes of the part. The header says to which copy, container and server the part belongs, so
+that a part in a wrong place is noticed. Its name says the same:
 
     offset  size  field             meaning
     0       4     magic             "MRCP"
@@ -24,7 +24,7 @@ is, which is in its name as well, and of which container of which server:
 Of two copies, or a copy and the checkpoint itself, the newer one is that with the higher sequence, then epoch, then
 replay_from: each of them only ascends.
 
-What a crash can leave: some of the parts, the first ones. A copy of which a part is missing is none.
+What a crash can leave: only the first parts. A copy with a missing part is not used.
 
 Example: the only part of copy 3 at sequence 7, 5 bytes:
 

@@ -42,7 +42,7 @@ Index entry:
 The first entry is at the start of the payload. If no event has a time, the least is 2^63 - 1 and the greatest -2^63;
 if the bytes are no event blocks, they may hold anything: the least is -2^63 and the greatest 2^63 - 1.
 
-What the checksums cover. Each part answers for itself, so that damage refuses no more than what it touched: a page
+What the checksums cover. Each part has its own checksum, so that damage makes no other part unreadable: a page
 is valid when its CRC-32C equals its entry in the table (a flipped bit in the table therefore refuses one page); the
 index is valid when it matches `index_checksum` (it can be derived again from the payload of an event segment);
 a summary is valid when it matches its own checksum and the size of the file. Either summary describes the whole
@@ -50,7 +50,7 @@ chunk, so losing one loses nothing.
 
 Which chunk it is. Segment, start offset, length and epoch are in the name of the file as well, and the checkpoint has
 events and times, too. A chunk is used only if its summary says the same as both: a sound file in the place of another
-is refused. An index whose entries do not ascend, or lie outside of the payload or its events, is not used.
+is refused. An index whose entries do not ascend, or are outside of the payload or its events, is not used.
 
 What a crash can leave: nothing. A chunk is written under a temporary name, synced and renamed, so under its own name
 it is whole or absent. A chunk of the wrong size, or one that fails a checksum, was damaged afterwards.
