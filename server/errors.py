@@ -18,6 +18,11 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- ChunkExistsError          another chunk has that name; nothing was stored
 |   +-- ChunkNotFoundError        a chunk that should be there is not
 |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
+|   +-- StoreUnavailableError     the object store does not answer, or asks to come back; the outcome is open
+|   +-- StoreRefusedError         the object store does not permit what is asked; nothing was changed
+|   +-- ObjectExistsError         the key has an object already; nothing was stored
+|   +-- ObjectChangedError        the object is another one than was read; nothing was stored
+|   +-- ObjectNotFoundError       there is no such object
 +-- ThrottledError                a bound is reached; says what is full and when to try again
 +-- ShuttingDownError             the server is going away
 +-- InvalidArgumentError          a request that can never succeed
@@ -192,6 +197,26 @@ class ChunkNotFoundError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):
 
 class CheckpointDamagedError(StorageError):
     """The checkpoint is not what was written, or cannot be read. Set it aside, then restore a copy or rebuild it."""
+
+
+class StoreUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
+    """The object store does not answer, or asks to come back later. What was asked may have happened, or happen yet."""
+
+
+class StoreRefusedError(StorageError):
+    """The object store does not permit what is asked: credentials, a policy, a bucket that is missing."""
+
+
+class ObjectExistsError(StorageError):
+    """The key has an object already. Nothing was stored."""
+
+
+class ObjectChangedError(StorageError):
+    """The object is another one than the one that was read, or is gone. Nothing was stored."""
+
+
+class ObjectNotFoundError(StorageError):
+    """There is no object under the key."""
 
 
 class ThrottledError(ServerError, code=ErrorCode.THROTTLED):
