@@ -28,8 +28,11 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
     report = Report("data folder", str(path), limit=limit)
     server_id = None
     try:
-        server_id = read_identity(OsFileSystem(), path)
+        identity = read_identity(OsFileSystem(), path)
+        server_id = identity.server_id
         report.facts["server_id"] = str(server_id)
+        if identity.store:
+            report.facts["store"] = identity.store
     except ConfigurationError as error:
         report.problems.append(str(error))
     try:

@@ -68,7 +68,7 @@ def repair(
 
 def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
     """Return what a container has lost, and what accepting it changes; changes nothing."""
-    owner = LogOwner(container_id=int(folder.name, 16), server_id=read_identity(OsFileSystem(), data_dir))
+    owner = LogOwner(container_id=int(folder.name, 16), server_id=read_identity(OsFileSystem(), data_dir).server_id)
     with ExitStack() as stack:
         container = stack.enter_context(survey(folder, owner=owner, capacity_bytes=_capacity_bytes(data_dir)))
         if container.log_error:
@@ -125,7 +125,7 @@ async def _accept(data_dir: Path, number: int) -> None:
             wal_options=options.wal,
             clock=SystemClock(),
             metrics=Metrics(),
-            server_id=read_identity(files, data_dir),
+            server_id=read_identity(files, data_dir).server_id,
             cache=cache,
             page_size_bytes=options.tier2.page_size_bytes,
             on_failure=failures.append,

@@ -38,6 +38,14 @@ class Given:
             show_default="127.0.0.1:9241",
         ),
     ] = None
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Object store of the history: s3://BUCKET/PREFIX; 'none' for the data folder.",
+            show_default="none",
+        ),
+    ] = None
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file of settings.", show_default="$MILLRACE_CONFIG")
     ] = None
@@ -51,7 +59,7 @@ class Given:
         Raises:
             InvalidArgumentError: a setting that is none, or a value that cannot be.
         """
-        own = {"data_dir": self.data_dir, "listen": self.listen, "console": self.console, **more}
+        own = {"data_dir": self.data_dir, "listen": self.listen, "console": self.console, "store": self.store, **more}
         with _as_wrong_usage():
             assigned = parse_assignments(self.assignments or [])
             flags = {name: value for name, value in own.items() if value is not None}

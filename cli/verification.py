@@ -116,7 +116,7 @@ def verify_folder(folder: Path, *, on_step: OnStep = lambda _what, _size: None) 
     files = OsFileSystem()
     owner_id = None
     try:
-        owner_id = read_identity(files, folder)
+        owner_id = read_identity(files, folder).server_id
     except ConfigurationError as error:
         if type(error) is not ConfigurationError:
             raise

@@ -34,6 +34,7 @@ HEADINGS: Final = {
     "writers": "Writers",
     "transactions": "Transactions",
     "cache": "The cache of old events",
+    "store": "The object store",
     "feed": "Feeds",
     "recovery": "The last start",
     "task": "Background tasks",

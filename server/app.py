@@ -43,9 +43,10 @@ from millrace.server.host.supervisor import Supervisor
 from .cache import PageCache
 from .errors import ConfigurationError, ServerError
 from .folder import DataFolder, check_writable, open_folder
+from .object_store import StoreMonitor, claim, open_store
 from .options import ServerOptions
 from .services import ContainerServices
-from .tier2 import ChunkStorage, LocalStorage
+from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
 
 if TYPE_CHECKING:
     from millrace.server.console.site import ConsoleSite
@@ -106,6 +107,7 @@ class Server:
         self._clock = clock or SystemClock()
         self._storage = storage
         self._metrics = Metrics()
+        self._store_monitor = StoreMonitor(self._metrics, self._clock)
         self._counters = FrontCounters()
         self._feed_counters = FeedCounters()
         self._folder: DataFolder | None = None
@@ -157,7 +159,8 @@ class Server:
     async def start(self) -> None:
         """Take the ports, own the folder, recover, and listen.
 
-        The folder is not touched where a port is in use; nobody is let in before all is recovered.
+        The folder is not touched where a port is in use, or where the object store cannot be relied on; nobody is let
+        in before all is recovered.
 
         Raises:
             ConfigurationError: a folder or an address that cannot be used.
@@ -169,8 +172,7 @@ class Server:
             if options.console is not None:  # it says that the container is being recovered, while it is
                 with _listening(options.console):
                     self._console = self._open_console(options.console)
-            self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
-            self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
+            await self._open_folder()
             await self._open_container()
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
             with _listening(options.listen):
@@ -280,7 +282,7 @@ class Server:
         statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
             return f"the disk of the log has not answered for {statistics.write_age_s:.1f} s"
-        return opened.container.refusal
+        return opened.container.refusal or self._store_monitor.health()
 
     # --- the container ---
 
@@ -289,6 +291,18 @@ class Server:
         """The container that answers requests; None while there is none."""
         services = self._services  # asked once: other threads look at it, too
         return None if services is None else services.opened
+
+    async def _open_folder(self) -> None:
+        """Own the data folder and, where one is set, the part of an object store where its history is."""
+        options, url = self._options, self._options.store
+        if url is None:
+            self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
+            self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
+            return
+        store = await open_store(url, options.objects, clock=self._clock, monitor=self._store_monitor)
+        self._storage = ObjectStorage(store, puts_count_max=options.objects.puts_count_max)
+        self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder, store=str(url))
+        await claim(store, url, server_id=self._folder.server_id, is_new=self._folder.is_new)
 
     async def _open_container(self) -> None:
         assert self._folder is not None

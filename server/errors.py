@@ -5,6 +5,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- SettingError              a value that an option cannot have; has `option`, `value` and `right`
 |   +-- FolderLockedError         another server owns the data folder
 |   +-- FolderVersionError        the data folder was written by another version or server
+|   +-- StoreUnfitError           the object store does not do what it must, or is that of another server
 +-- StorageError
 |   +-- NoSpaceError              the disk is full; nothing was stored; try again later
 |   +-- DiskUnavailableError      the disk cannot be read or written now; nothing was done; try again later
@@ -19,6 +20,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- ChunkNotFoundError        a chunk that should be there is not
 |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
 |   +-- StoreUnavailableError     the object store does not answer, or asks to come back; the outcome is open
+|   |   +-- StoreBusyError        it asks to come back later
 |   +-- StoreRefusedError         the object store does not permit what is asked; nothing was changed
 |   +-- ObjectExistsError         the key has an object already; nothing was stored
 |   +-- ObjectChangedError        the object is another one than was read; nothing was stored
@@ -118,6 +120,10 @@ class FolderVersionError(ConfigurationError):
     """The data folder was written by another version, or belongs to another server."""
 
 
+class StoreUnfitError(ConfigurationError):
+    """The object store does not do what every server relies on, or belongs to another server."""
+
+
 class StorageError(ServerError):
     """Something about the disk."""
 
@@ -201,6 +207,10 @@ class CheckpointDamagedError(StorageError):
 
 class StoreUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
     """The object store does not answer, or asks to come back later. What was asked may have happened, or happen yet."""
+
+
+class StoreBusyError(StoreUnavailableError):
+    """The object store asks to come back later: it is asked too often. Never a reason to give up."""
 
 
 class StoreRefusedError(StorageError):

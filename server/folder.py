@@ -1,9 +1,9 @@
 """The data folder: whose it is, and that only one server has it.
 
-identity.json     format version and server id, written once
+identity.json     format version, server id, and the object store of its history if it has one
 lock              held while a server runs
 containers/0000/  log and checkpoint of a container; the number is hexadecimal
-tier2/c0000/      chunks of that container, and copies of its checkpoint
+tier2/c0000/      chunks of that container, and copies of its checkpoint, unless they are in an object store
 
 It is for its owner alone: all that is made in it is, and a folder that others can look into is closed to them.
 """
@@ -39,6 +39,8 @@ class DataFolder:
     path: Path
     server_id: uuid.UUID
     lock: Closable
+    is_new: bool
+    """Whether no container has been in it so far."""
 
     def container(self, number: int) -> Path:
         """Return the folder of a container."""
@@ -50,15 +52,31 @@ class DataFolder:
         return self.path / TIER2_FOLDER
 
 
-def open_folder(files: FileSystem, path: Path) -> DataFolder:
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a data folder says of itself.
+
+    Attributes:
+        store: URL of the object store where its history is; empty if that is in the folder.
+    """
+
+    server_id: uuid.UUID
+    store: str
+
+
+def open_folder(files: FileSystem, path: Path, *, store: str = "") -> DataFolder:
     """Make or open a data folder, and own it. Blocks. A folder that is refused is left as it was.
+
+    Args:
+        store: URL of the object store where its history is to be; empty for the folder itself. It cannot change once
+            there is a container.
 
     Raises:
         FolderLockedError: another server has it.
         FolderVersionError: another version wrote it, older or newer.
-        ConfigurationError: it holds something else.
+        ConfigurationError: it holds something else, or its history is elsewhere.
     """
-    _check_usable(files, path)
+    _check_usable(files, path, store)
     try:
         files.make_directories(path)
         lock = files.lock(path / LOCK_NAME)
@@ -66,35 +84,48 @@ def open_folder(files: FileSystem, path: Path) -> DataFolder:
         raise ConfigurationError(f"cannot be used: {error.strerror or error}", subject=str(path)) from error
     try:
         # Another server may have had the folder in between.
-        _check_usable(files, path)
-        identity = path / IDENTITY_NAME
-        if files.exists(identity):
-            server_id = read_identity(files, path)
-        else:
-            server_id = uuid.uuid4()
-            content = json.dumps({"format_version": FORMAT_VERSION, "server_id": str(server_id)}, indent=2) + "\n"
-            temporary = path / f"{IDENTITY_NAME}.new"
-            with closing(files.open(temporary, create=True)) as file:
-                file.truncate(0)
-                file.pwritev([content.encode()], 0)
-                file.datasync()
-            files.rename(temporary, identity)
-            files.sync_directory(path)
+        _check_usable(files, path, store)
+        found = read_identity(files, path) if files.exists(path / IDENTITY_NAME) else None
+        wanted = Identity(found.server_id if found else uuid.uuid4(), store)
+        if found != wanted:
+            _write_identity(files, path, wanted)
         _close_to_others(files, path)
-        return DataFolder(path, server_id, lock)
+        return DataFolder(path, wanted.server_id, lock, is_new=_is_new(files, path))
     except BaseException:
         lock.close()
         raise
 
 
-def _check_usable(files: FileSystem, path: Path) -> None:
+def _is_new(files: FileSystem, path: Path) -> bool:
+    return not files.exists(path / CONTAINERS_FOLDER)
+
+
+def _write_identity(files: FileSystem, path: Path, identity: Identity) -> None:
+    content = {"format_version": FORMAT_VERSION, "server_id": str(identity.server_id)}
+    if identity.store:
+        content["store"] = identity.store
+    temporary = path / f"{IDENTITY_NAME}.new"
+    with closing(files.open(temporary, create=True)) as file:
+        file.truncate(0)
+        file.pwritev([json.dumps(content, indent=2).encode() + b"\n"], 0)
+        file.datasync()
+    files.rename(temporary, path / IDENTITY_NAME)
+    files.sync_directory(path)
+
+
+def _check_usable(files: FileSystem, path: Path, store: str) -> None:
     """Raise unless a path is a data folder of this version, an empty folder, or nothing. Changes nothing.
 
     Raises:
         FolderVersionError, ConfigurationError: as `open_folder`.
     """
     if files.exists(path / IDENTITY_NAME):
-        read_identity(files, path)
+        kept = read_identity(files, path).store
+        if kept != store and not _is_new(files, path):
+            raise ConfigurationError(
+                f"its history is {_place(kept)}, not {_place(store)}; start it with --store {kept or 'none'}",
+                subject=str(path),
+            )
         return
     try:
         names = set(files.list_directory(path))
@@ -107,6 +138,10 @@ def _check_usable(files: FileSystem, path: Path) -> None:
         raise ConfigurationError(
             f"is not empty and not a data folder: it holds {others[0]!r} but no {IDENTITY_NAME}", subject=str(path)
         )
+
+
+def _place(store: str) -> str:
+    return f"in the object store {store}" if store else "in the folder itself"
 
 
 def _close_to_others(files: FileSystem, path: Path) -> None:
@@ -130,8 +165,8 @@ def check_writable(files: FileSystem, path: Path) -> None:
     files.remove(probe)
 
 
-def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
-    """Return the id of the server that a data folder belongs to. Blocks.
+def read_identity(files: FileSystem, path: Path) -> Identity:
+    """Return what a data folder says of itself. Blocks.
 
     Raises:
         FolderVersionError: another version wrote it, older or newer.
@@ -142,6 +177,7 @@ def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
         with closing(files.open(identity, read_only=True)) as file:
             content = json.loads(file.pread(file.size(), 0))
         version, server_id = int(content["format_version"]), uuid.UUID(content["server_id"])
+        store = str(content.get("store", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ConfigurationError(f"is not the identity of a data folder: {error!r}", subject=str(identity)) from error
     if version != FORMAT_VERSION:
@@ -150,4 +186,4 @@ def read_identity(files: FileSystem, path: Path) -> uuid.UUID:
             f"was written in format {version} by {age} version; this one knows format {FORMAT_VERSION} only",
             subject=str(path),
         )
-    return server_id
+    return Identity(server_id, store)

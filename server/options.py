@@ -17,6 +17,7 @@ from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 from .bounds import demand, demand_above_zero
 from .cache import CacheOptions
 from .errors import ConfigurationError
+from .object_store import ObjectStoreOptions, StoreUrl
 from .tier2 import Tier2Options
 from .wal import WalOptions
 
@@ -63,20 +64,24 @@ class LogOptions:
 class ServerOptions:
     """Settings of one server.
 
-    Attributes:
-        data_folder: the folder with all data of the server, made if missing; only one server can use it at a time.
-        listen: the address where clients connect, HOST:PORT.
-        console: the HTTP address for the web page, metrics, health and feeds, HOST:PORT; none turns it off.
+        Attributes:
+                data_folder: the folder with all data of the server, made if missing; only one server can use it at a time.
+            listen: the address where clients connect, HOST:PORT.
+            console: the HTTP address for the web page, metrics, health and feeds, HOST:PORT; none turns it off.
+            store: the object store for history, s3://BUCKET/PREFIX; none keeps it in the data folder. It cannot change once
+            there is history.
         shutdown_s: how long a server that is stopped waits for running requests.
-    """
+        """
 
     data_folder: Path = Path("millrace-data")
     listen: Address = field(default=Address("127.0.0.1", DATA_PORT))
     console: Address | None = field(default=Address("127.0.0.1", CONSOLE_PORT))
+    store: StoreUrl | None = None
     shutdown_s: float = 10.0
     log: LogOptions = field(default_factory=LogOptions)
     wal: WalOptions = field(default_factory=WalOptions)
     tier2: Tier2Options = field(default_factory=Tier2Options)
+    objects: ObjectStoreOptions = field(default_factory=ObjectStoreOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     container: ContainerOptions = field(default_factory=ContainerOptions)
     front: FrontOptions = field(default_factory=FrontOptions)

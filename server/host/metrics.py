@@ -132,6 +132,31 @@ class Metrics:
             "millrace_wal_damages_total",
             "Damaged ranges found when a log was recovered. Alert on any: `millrace verify` names them.",
         )
+        self.store_requests_total = Counter(
+            "millrace_store_requests_total",
+            "Requests to the object store, by kind and outcome, each attempt counted. Alert if unavailable or refused "
+            "keeps rising; busy: the store asks to slow down.",
+            ["kind", "outcome"],
+            registry=self.registry,
+        )
+        self.store_request_seconds = LabelledHistogram(
+            "millrace_store_request_seconds",
+            "Time of one request to the object store, by kind, however it ended. A page of a listing is one request.",
+            label="kind",
+            buckets=_REQUEST_BUCKETS_S,
+            registry=self.registry,
+        )
+        self.store_retries_total = Counter(
+            "millrace_store_retries_total",
+            "Requests to the object store that were made again, since the one before had no answer or was put off.",
+            registry=self.registry,
+        )
+        self.store_hedges_total = Counter(
+            "millrace_store_hedges_total",
+            "Reads of the object store that were asked a second time beside a slow first one. A few of a hundred are "
+            "normal.",
+            registry=self.registry,
+        )
         self.task_failures_total = Counter(
             "millrace_task_failures_total",
             "Background tasks that failed. Then the server ends, too. The log messages say why.",

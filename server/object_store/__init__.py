@@ -1,5 +1,23 @@
 """Objects of a cloud: what the history of a server is kept in, where its disk is not trusted with it."""
 
+from .monitor import StoreMonitor
+from .opening import claim, open_store
+from .options import ObjectStoreOptions
+from .probe import Honesty, probe
+from .retrying import RetryingStore
 from .store import ObjectInfo, ObjectStore, StoredObject
+from .url import StoreUrl
 
-__all__ = ["ObjectInfo", "ObjectStore", "StoredObject"]
+__all__ = [
+    "Honesty",
+    "ObjectInfo",
+    "ObjectStore",
+    "ObjectStoreOptions",
+    "RetryingStore",
+    "StoreMonitor",
+    "StoreUrl",
+    "StoredObject",
+    "claim",
+    "open_store",
+    "probe",
+]

@@ -16,6 +16,7 @@ from millrace.model.address import Address
 from millrace.model.quantities import parse_duration, parse_size
 from millrace.server.bounds import is_duration, is_size, option_text
 from millrace.server.errors import ConfigurationError
+from millrace.server.object_store.url import FORMS, StoreUrl
 from millrace.server.options import ServerOptions, parse_listen
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
@@ -87,6 +88,8 @@ class Declared:
             return Kind(_address, "HOST:PORT")
         if self.annotation == Address | None:
             return Kind(_address_or_none, "HOST:PORT, or none")
+        if self.annotation == StoreUrl | None:
+            return Kind(_store_or_none, f"{FORMS}, or none")
         right = {bool: "true or false", int: "a whole number", float: "a number"}
         return Kind(_as_it_is, right.get(self.annotation, "a text"))
 
@@ -168,3 +171,7 @@ def _address(value: object, *, default_port: int = DATA_PORT) -> Address:
 
 def _address_or_none(value: object) -> Address | None:
     return None if str(value).strip().lower() == "none" else _address(value, default_port=CONSOLE_PORT)
+
+
+def _store_or_none(value: object) -> StoreUrl | None:
+    return None if str(value).strip().lower() == "none" else StoreUrl.parse(str(value))

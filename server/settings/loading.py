@@ -32,6 +32,7 @@ from pydantic_settings import (
 
 from millrace.model.address import Address
 from millrace.server.errors import ConfigurationError, SettingError
+from millrace.server.object_store import StoreUrl
 from millrace.server.options import ServerOptions
 
 from .declared import LISTED, PREFIX, Declared, check_name, declared, named_setting, parts, similar
@@ -42,7 +43,13 @@ FILE_VARIABLE: Final = f"{PREFIX}CONFIG"
 """The environment variable of the file of settings, where the command line names none."""
 OTHERS: Final = frozenset({FILE_VARIABLE, f"{PREFIX}ADDRESS", f"{PREFIX}TOKEN", f"{PREFIX}CHAOS_SEED"})
 """Variables of ours that are no settings of a server: those of clients and of tests."""
-FLAGS: Final = {"data_dir": "--data-dir", "listen": "--listen", "console": "--console", "log.level": "--log-level"}
+FLAGS: Final = {
+    "data_dir": "--data-dir",
+    "listen": "--listen",
+    "console": "--console",
+    "store": "--store",
+    "log.level": "--log-level",
+}
 """Settings with an option of their own on the command line; the others go by `--set`."""
 
 # Kubernetes tells where each service is; of one called millrace, in such words.
@@ -241,7 +248,7 @@ def _fields_of(part: str) -> dict[str, Any]:
     for each in declared().values():
         if each.part == part:
             # An address is one text for us; of a class the library would take each attribute for a setting of its own.
-            annotation = Any if each.annotation in (Address, Address | None) else each.annotation
+            annotation = Any if each.annotation in (Address, Address | None, StoreUrl | None) else each.annotation
             made[each.option] = (Annotated[annotation, BeforeValidator(each.kind.read)], each.default)
     return made
 

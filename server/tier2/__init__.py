@@ -13,6 +13,7 @@ from .layout import (
     times_of,
 )
 from .local import LocalStorage
+from .object_storage import ObjectStorage
 from .options import Tier2Options
 from .reader import open_chunk, read_chunk, verify_chunk
 from .scoped import ScopedStorage
@@ -29,6 +30,7 @@ __all__ = [
     "EventTimes",
     "IndexEntry",
     "LocalStorage",
+    "ObjectStorage",
     "ScopedStorage",
     "Tier2Options",
     "chunk_name",

@@ -29,7 +29,7 @@ def test_a_folder_is_made_once_and_keeps_its_identity(tmp_path: Path) -> None:
     assert folder.container(3) == path / "containers" / "0003"
     folder.lock.close()
     again = open_folder(FILES, path)
-    assert again.server_id == folder.server_id == read_identity(FILES, path)
+    assert again.server_id == folder.server_id == read_identity(FILES, path).server_id
     again.lock.close()
 
 

@@ -11,6 +11,7 @@ from millrace.client.options import ADDRESS_VARIABLE, TOKEN_VARIABLE
 from millrace.client.pytest_plugin import SEED_VARIABLE
 from millrace.model.address import Address
 from millrace.server.errors import ConfigurationError
+from millrace.server.object_store import StoreUrl
 from millrace.server.options import ServerOptions
 from millrace.server.settings import OTHERS, LoadedSettings, declared, load_settings, loading, parse_assignments
 from millrace.wire.limits import MIB
@@ -89,6 +90,9 @@ def test_every_setting_can_be_set_from_everywhere(name: str, write: Write, monke
         ("[feed]\nkeepalive_s = 15", "feed.keepalive_s", 15.0),
         ("listen = ':80'", "listen", Address("0.0.0.0", 80)),
         ("console = 'none'", "console", None),
+        ("store = 's3://bucket/a/'", "store", StoreUrl("s3", "bucket", "a")),
+        ("store = 'none'", "store", None),
+        ("[objects]\nattempt_s = '30 s'", "objects.attempt_s", 30.0),
         ("data_dir = '/var/lib/millrace'", "data_dir", Path("/var/lib/millrace")),
         ("[cache]\nprotected_share = 0.5", "cache.protected_share", 0.5),
     ],
@@ -137,6 +141,8 @@ def test_the_environment_names_the_file(write: Write, monkeypatch: pytest.Monkey
         ("[front]\nrequest_bytes_max = '1MiB'", "front.request_bytes_max is 1 MiB; it must be at least 64 MiB"),
         ("listen = 'a:b'", "listen is 'a:b'; it must be HOST:PORT"),
         ("console = 9241", "console is 9241; it must be HOST:PORT, or none"),
+        ("store = 'bucket'", "store is 'bucket'; it must be s3://BUCKET/PREFIX, gs://"),
+        ("[objects]\nputs_count_max = 0", "objects.puts_count_max is 0; it must be 1 to 256"),
         ("[log]\nlevel = 'loud'", "log.level is 'loud'; it must be one of auto, debug, info, warning, error"),
         ("shutdown_s = 0", "shutdown_s is 0 s; it must be above 0"),
     ],

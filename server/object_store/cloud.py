@@ -1,0 +1,217 @@
+"""An object store of a cloud, reached through obstore: S3 and what speaks like it, Google Cloud, Azure.
+
+One attempt a call: `RetryingStore` repeats, so obstore must not. What obstore needs to be told, each learned from a
+failure (scale-out, section 2 of the design):
+
+- Nothing of it is imported, and no connection is made, before `connect`: after a fork its threads are missing and the
+  child would hang, so a call in a forked child is refused.
+- A put is never sent in parts: those cannot be conditional, and an aborted one leaves parts that cost money.
+- The tag to compare goes without a version: None in its place is a TypeError.
+- A read from the end on is an error (416) in all stores, a read of no bytes in obstore itself.
+- Prefixes of listings are whole folders for obstore, and S3 Express does not sort: names are compared here.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from millrace.model.checksum import Buffer
+from millrace.model.extras import needs
+from millrace.server.errors import ConfigurationError, ObjectNotFoundError, StoreRefusedError
+
+from .cloud_errors import status_of, translated
+from .store import ObjectInfo, StoredObject
+from .url import StoreUrl
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+CONNECT_S_MAX: Final = 5.0
+PAGE_COUNT: Final = 1000
+"""Objects in a page of a listing: what one request of S3 gives."""
+_RANGE_NOT_SATISFIABLE: Final = 416
+_EXPRESS_SUFFIX: Final = "--x-s3"
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+
+
+class CloudStore:
+    """An `ObjectStore` in a bucket. Belongs to one event loop; made by `connect`."""
+
+    def __init__(self, client: "Client", *, is_sorted: bool) -> None:
+        import obstore
+
+        self._obstore: Any = obstore
+        self._client = client
+        self._is_sorted = is_sorted
+        self._process = os.getpid()
+
+    @classmethod
+    async def connect(cls, url: StoreUrl, *, attempt_s: float) -> "CloudStore":
+        """Return the store that a URL names, with the credentials of the environment. Nothing is asked of it yet.
+
+        Args:
+            url: the bucket, and the prefix of all keys.
+            attempt_s: how long one request may take.
+
+        Raises:
+            MissingExtraError: obstore is not installed.
+            ConfigurationError: the environment does not say enough.
+        """
+        # Loads certificates: tens of milliseconds.
+        client = await asyncio.to_thread(_client, url, attempt_s)
+        return cls(client, is_sorted=not url.bucket.endswith(_EXPRESS_SUFFIX))
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
+        """Store a new object, see `ObjectStore`."""
+        return await self._put(key, b"".join(pieces), "create")
+
+    async def replace(self, key: str, content: Buffer, *, tag: str) -> str:
+        """Store an object in place of that with a tag, see `ObjectStore`."""
+        return await self._put(key, bytes(content), {"e_tag": tag})
+
+    async def get(self, key: str) -> StoredObject:
+        """Return a whole object, see `ObjectStore`."""
+        self._check_process()
+        with translated(key):
+            found = await self._obstore.get_async(self._client, key)
+            return StoredObject(bytes(await found.bytes_async()), found.meta["e_tag"] or "")
+
+    async def read(self, key: str, *, offset: int, size: int) -> bytes:
+        """Return a part of an object, see `ObjectStore`."""
+        assert offset >= 0
+        assert size >= 0
+        self._check_process()
+        if not size:
+            await self.size(key)  # tells of a missing object
+            return b""
+        with translated(key):
+            try:
+                found = await self._obstore.get_range_async(self._client, key, start=offset, end=offset + size)
+            except Exception as error:
+                if status_of(error) != _RANGE_NOT_SATISFIABLE:
+                    raise
+                return b""
+            return bytes(found)
+
+    async def size(self, key: str) -> int:
+        """Return the size of an object, see `ObjectStore`."""
+        self._check_process()
+        with translated(key):
+            size: int = (await self._obstore.head_async(self._client, key))["size"]
+            return size
+
+    async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Yield pages of a listing, see `ObjectStore`."""
+        if self._is_sorted:
+            async for page in self._pages(prefix, after):
+                yield page
+        elif found := [each async for page in self._pages(prefix, after) for each in page]:
+            yield sorted(found, key=lambda each: each.key)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, see `ObjectStore`."""
+        self._check_process()
+        if not keys:
+            return
+        try:
+            with translated(""):
+                await self._obstore.delete_async(self._client, list(keys))
+        except ObjectNotFoundError:  # of Azure; the others may be there still
+            if len(keys) > 1:
+                for key in keys:
+                    await self.delete([key])
+
+    async def close(self) -> None:
+        """Do nothing: connections end with the last reference to the client."""
+
+    async def _put(self, key: str, content: bytes, mode: Any) -> str:
+        self._check_process()
+        try:
+            with translated(key):
+                put = self._obstore.put_async(self._client, key, content, mode=mode, use_multipart=False)
+                tag: str = (await put)["e_tag"] or ""
+                return tag
+        except ObjectNotFoundError as error:
+            raise StoreRefusedError("the bucket does not exist", subject=key) from error
+
+    async def _pages(self, prefix: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
+        self._check_process()
+        folder = prefix.rpartition("/")[0]
+        stream = self._obstore.list(
+            self._client, folder or None, offset=max(after, _before(prefix)) or None, chunk_size=PAGE_COUNT
+        )
+        pages = aiter(stream)
+        is_over = False
+        while not is_over:
+            with translated(prefix):
+                page = await anext(pages, None)
+            if page is None:
+                return
+            found = [
+                ObjectInfo(each["path"], each["size"])
+                for each in page
+                if each["path"].startswith(prefix) and each["path"] > after
+            ]
+            if found:
+                yield found
+            last = page[-1]["path"]
+            is_over = self._is_sorted and last > prefix and not last.startswith(prefix)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("an object store cannot be used after a fork; start a process of its own instead")
+
+
+def _client(url: StoreUrl, attempt_s: float) -> "Client":
+    with needs("store"):
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    more: dict[str, Any] = {}
+    if url.scheme == "s3" and os.environ.get("AWS_PROFILE"):
+        more["credential_provider"] = _profile_credentials()
+    try:
+        return from_url(
+            str(url),
+            client_options={
+                "timeout": timedelta(seconds=attempt_s),
+                "connect_timeout": timedelta(seconds=min(attempt_s, CONNECT_S_MAX)),
+                "allow_http": _allows_http(),
+            },
+            retry_config={"max_retries": 0},
+            **more,
+        )
+    except (BaseError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigurationError(f"cannot be used: {reason}", subject=str(url)) from error
+
+
+def _profile_credentials() -> Any:
+    """Return what reads the profile that AWS_PROFILE names, from the files of the AWS tools.
+
+    Raises:
+        ConfigurationError: what reads them is not installed, or there is no such profile.
+    """
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        return Boto3CredentialProvider()
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("AWS_PROFILE is set; to read profiles, install the package boto3") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("botocore"):
+            raise
+        raise ConfigurationError(f"AWS_PROFILE cannot be used: {error}") from error
+
+
+def _allows_http() -> bool:
+    """Return whether the environment asks for a store without TLS. obstore would read it, but not beside time-outs."""
+    if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes"):
+        return True
+    return any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+
+
+def _before(prefix: str) -> str:
+    """Return a key before all that start with a prefix, and after almost all others before them."""
+    return prefix and prefix[:-1] + chr(ord(prefix[-1]) - 1)

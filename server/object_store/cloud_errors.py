@@ -1,0 +1,101 @@
+"""What an error of obstore means, in the words of the interface.
+
+obstore has few kinds of errors; the status of the answer is in the text of the rest. What is not recognised counts as
+an open outcome: that is always safe.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StoreBusyError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+
+_STATUS: Final = re.compile(r"status code: (\d{3})")
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_BUSY: Final = (429, 503)
+_LATER: Final = (408, 409, 425)
+"""Of the statuses that blame the request, those after which the same request may succeed."""
+_LATER_CODES: Final = ("RequestTimeout", "OperationAborted", "ConditionalRequestConflict")
+_METADATA_HOST: Final = "169.254.169.254"
+"""Where machines of clouds are told their credentials; asked last, where nothing else has any."""
+_REASON_SIZE_MAX: Final = 300
+
+
+@contextmanager
+def translated(key: str) -> Iterator[None]:
+    """Raise what an error of obstore in the body means.
+
+    Args:
+        key: what the request is about; empty for the store as a whole.
+
+    Raises:
+        ObjectExistsError, ObjectChangedError, ObjectNotFoundError, StoreRefusedError: nothing was changed.
+        StoreUnavailableError: the outcome is open.
+    """
+    try:
+        yield
+    except (OSError, NotImplementedError) as error:
+        raise meaning(error, key) from error
+    except Exception as error:
+        if not type(error).__module__.startswith("obstore"):
+            raise
+        raise meaning(error, key) from error
+
+
+def status_of(error: Exception) -> int:
+    """Return the status of the answer that an error is about, 0 if there was none."""
+    match = _STATUS.search(str(error))
+    return int(match[1]) if match else 0
+
+
+def meaning(error: Exception, key: str) -> StorageError:
+    """Return the error of the interface for one of obstore."""
+    kind, text = type(error).__name__, str(error)
+    status, code = status_of(error), _code_in(text)
+    reason = _reason(text, status, code)
+    if "NoSuchBucket" in text or "ContainerNotFound" in text:
+        return StoreRefusedError(f"the bucket does not exist ({reason})", subject=key)
+    if status in _BUSY or code == "SlowDown":
+        return StoreBusyError(f"the store asks to come back later ({reason})", subject=key)
+    if _METADATA_HOST in text:
+        reason = f"no credentials are in the environment, and this machine is given none ({reason})"
+        return StoreUnavailableError(reason, subject=key)
+    if code in _LATER_CODES or (status in _LATER and code != "BlobAlreadyExists"):
+        return StoreUnavailableError(f"the store could not do it now ({reason})", subject=key)
+    if kind == "AlreadyExistsError":
+        return ObjectExistsError("there is an object already", subject=key)
+    if kind in ("PreconditionError", "NotModifiedError"):
+        return ObjectChangedError("the object is another one, or is gone", subject=key)
+    if isinstance(error, FileNotFoundError):
+        return ObjectNotFoundError("there is no such object", subject=key)
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or 400 <= status < 500:
+        return StoreRefusedError(f"the store does not permit it ({reason})", subject=key)
+    if kind in ("NotSupportedError", "NotImplementedError") or status == 501:
+        return StoreRefusedError(f"the store does not know how to do it ({reason})", subject=key)
+    if "redirect without LOCATION" in text:
+        return StoreRefusedError("the bucket is in another region; set AWS_REGION", subject=key)
+    return StoreUnavailableError(f"the store does not answer ({reason})", subject=key)
+
+
+def _code_in(text: str) -> str:
+    match = _CODE.search(text)
+    if match is not None:
+        return match[1]
+    return "BlobAlreadyExists" if "BlobAlreadyExists" in text else ""
+
+
+def _reason(text: str, status: int, code: str) -> str:
+    """Return the reason in a line: what the store says, or what the library says about the connection."""
+    if status:
+        return f"{status} {code}".strip()
+    line = text.partition("\n")[0]
+    return line.rpartition(" - ")[2][:_REASON_SIZE_MAX]

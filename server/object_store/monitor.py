@@ -1,0 +1,75 @@
+"""What becomes of requests to the object store: counted for Prometheus, and whether it answers at all."""
+
+import logging
+from typing import Final, Literal
+
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreBusyError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from millrace.server.host.clock import Clock
+from millrace.server.host.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["create", "replace", "get", "read", "size", "list", "delete"]
+
+SILENT_S: Final = 10.0
+"""So long a store may fail before that is said to be its health: single failures are normal."""
+FORGOTTEN_S: Final = 120.0
+"""A failure that nobody has tried to get over since then says nothing about now."""
+
+_OUTCOMES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (StoreBusyError, "busy"),
+    (StoreUnavailableError, "unavailable"),
+    (StoreRefusedError, "refused"),
+    (ObjectExistsError, "exists"),
+    (ObjectChangedError, "changed"),
+    (ObjectNotFoundError, "missing"),
+)
+_FAILURES: Final = (StoreUnavailableError, StoreRefusedError)
+
+
+class StoreMonitor:
+    """Counts, and tells the health. Belongs to one event loop; `health` may be asked in any thread."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        # Of the failures since the last answer: when the first and the last were, and what the last one says.
+        self._failing: tuple[float, float, str] | None = None
+
+    def ended(self, kind: Kind, duration_s: float, error: BaseException | None) -> None:
+        """Count a request: what it was, how long it took, and what it raised."""
+        outcome = "ok" if error is None else next((name for cls, name in _OUTCOMES if isinstance(error, cls)), "failed")
+        self._metrics.store_requests_total.labels(kind, outcome).inc()
+        self._metrics.store_request_seconds.series(kind).observe(duration_s)
+        if isinstance(error, _FAILURES):
+            now_s = self._clock.monotonic_s()
+            if self._failing is None:
+                logger.warning("object store fails kind=%s error=%s", kind, error)
+            self._failing = (self._failing[0] if self._failing else now_s, now_s, str(error))
+        elif self._failing is not None:
+            logger.info("object store answers again after_s=%.1f", self._clock.monotonic_s() - self._failing[0])
+            self._failing = None
+
+    def repeated(self) -> None:
+        """Count a request that is made again."""
+        self._metrics.store_retries_total.inc()
+
+    def hedged(self) -> None:
+        """Count a read that is asked for a second time beside the first."""
+        self._metrics.store_hedges_total.inc()
+
+    def health(self) -> str:
+        """Return what is wrong with the store, empty if it answers or nobody has asked it lately."""
+        failing = self._failing
+        if failing is None:
+            return ""
+        first_s, last_s, reason = failing
+        is_lasting = last_s - first_s >= SILENT_S and self._clock.monotonic_s() - last_s < FORGOTTEN_S
+        return f"the object store fails since {last_s - first_s:.0f} s: {reason}" if is_lasting else ""

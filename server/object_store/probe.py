@@ -1,0 +1,103 @@
+"""Whether an object store keeps its promises: many accept a condition and ignore it, or check it without a lock.
+
+Of any number of conditional puts at once exactly one may succeed, over whatever connections they come. HTTP/1.1, which
+the stores speak, has one request on a connection at a time, so requests at once are on connections of their own.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millrace.server.errors import ObjectChangedError, ObjectExistsError
+
+from .store import ObjectStore
+
+AT_ONCE: Final = 20
+PREFIX: Final = "probe/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Honesty:
+    """What a store did when it was asked for what it must be able to do.
+
+    Attributes:
+        created: of 20 puts at once under one new key, how many succeeded.
+        replaced: of 20 puts at once in place of one object, how many succeeded.
+        refuses_stale: whether a put in place of an object that had been replaced was refused.
+        reads_latest: whether a read then found what the last put had stored.
+        lists_latest: whether a listing had all that was stored, in order, and nothing that had been deleted.
+    """
+
+    created: int
+    replaced: int
+    refuses_stale: bool
+    reads_latest: bool
+    lists_latest: bool
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, as it continues "the store"; empty if it can be relied on."""
+        if self.created != 1:
+            return f"let {self.created} of {AT_ONCE} puts at once create one object, where exactly 1 may succeed"
+        if self.replaced != 1:
+            return f"let {self.replaced} of {AT_ONCE} puts at once replace one object, where exactly 1 may succeed"
+        if not self.refuses_stale:
+            return "replaced an object although the condition named an earlier content"
+        if not self.reads_latest:
+            return "returned an earlier content after a put had succeeded"
+        if not self.lists_latest:
+            return "listed objects other than those that there were"
+        return ""
+
+
+async def probe(store: ObjectStore) -> Honesty:
+    """Ask a store for what every server relies on, under keys of its own, which it deletes again.
+
+    Takes 46 requests, most of them at once. What a probe stored that is killed stays: a few hundred bytes below
+    `probe/`.
+
+    Args:
+        store: repeats what has no answer, or single failures fail the probe.
+
+    Raises:
+        StoreUnavailableError: it does not answer.
+        StoreRefusedError: it does not permit it, or knows no conditional puts.
+    """
+    place = f"{PREFIX}{uuid.uuid4().hex}/"
+    one, others = f"{place}b", [f"{place}c", f"{place}a"]
+    contents = [f"{place}{number}".encode() for number in range(2 * AT_ONCE + 1)]
+    try:
+        first = await _winners([store.create(one, [each]) for each in contents[:AT_ONCE]])
+        tag = (await store.get(one)).tag
+        second = await _winners([store.replace(one, each, tag=tag) for each in contents[AT_ONCE:-1]])
+        refuses_stale = not await _winners([store.replace(one, contents[-1], tag=tag)])
+        found = (await store.get(one)).content
+        for key in others:
+            await store.create(key, [contents[-1]])
+        listed = await _keys(store, place)
+        await store.delete([others[0]])
+        left = await _keys(store, place)
+    finally:
+        await store.delete([one, *others])
+    return Honesty(
+        created=len(first),
+        replaced=len(second),
+        refuses_stale=refuses_stale,
+        reads_latest=[found] == [contents[AT_ONCE + number] for number in second] or len(second) != 1,
+        lists_latest=listed == [others[1], one, others[0]] and left == [others[1], one],
+    )
+
+
+async def _winners(puts: list[Coroutine[Any, Any, str]]) -> list[int]:
+    """Return which of some conditional puts succeed, made at once."""
+    results = await asyncio.gather(*puts, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, ObjectExistsError | ObjectChangedError):
+            raise result
+    return [number for number, result in enumerate(results) if isinstance(result, str)]
+
+
+async def _keys(store: ObjectStore, prefix: str) -> list[str]:
+    return [each.key async for page in store.list(prefix) for each in page]

@@ -1,0 +1,280 @@
+"""An object store that repeats what has no answer, and finds out what became of it.
+
+A put without an answer may have happened, so a put made again may find what the first one stored. Then, and whenever
+the store says that a key is taken or has changed, the object is read: exactly our bytes are a success. Contents that
+must be told apart therefore differ, by a nonce or by what they say (docs/decisions/0059).
+
+Owns the waits, the bound of their sum, hedged reads, and the shield that lets a put end although nobody waits for it.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+from typing import Any, Final, TypeVar
+
+from millrace.model.checksum import Buffer
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreBusyError,
+    StoreUnavailableError,
+)
+from millrace.server.host.clock import Clock, SystemClock
+from millrace.server.host.metrics import Metrics
+from millrace.wire.limits import KIB
+
+from .hedging import UsualTime, hedged
+from .monitor import Kind, StoreMonitor
+from .options import ObjectStoreOptions
+from .store import ObjectInfo, ObjectStore, StoredObject
+
+PAUSE_S_MIN: Final = 0.1
+PAUSE_S_MAX: Final = 5.0
+LARGE_BYTES: Final = 256 * KIB
+"""Reads from here on take longer for their size, and are compared with each other."""
+
+T = TypeVar("T")
+
+
+class RetryingStore:
+    """An `ObjectStore` over another one, which it closes in the end.
+
+    Beyond the contract: a `create` whose key has an object of the same bytes is a success, also if somebody else stored
+    it; so is a `replace`. Errors that say that nothing was changed are raised only where that is known.
+
+    Args:
+        store: does one attempt a call.
+        monitor: counts requests; has a registry of its own if not given.
+        random: for the length of pauses.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        options: ObjectStoreOptions | None = None,
+        *,
+        clock: Clock | None = None,
+        monitor: StoreMonitor | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._store = store
+        self._options = options or ObjectStoreOptions()
+        self._clock = clock or SystemClock()
+        self.monitor = monitor or StoreMonitor(Metrics(), self._clock)
+        self._random = random or Random()
+        self._usual: defaultdict[tuple[Kind, bool], UsualTime] = defaultdict(UsualTime)
+        self._under_way: set[asyncio.Future[Any]] = set()
+        self._closing = asyncio.Event()
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
+        """Store a new object, see `ObjectStore`. A cancelled call is still brought to its end."""
+        return await self._shielded(self._create(key, b"".join(pieces)))
+
+    async def replace(self, key: str, content: Buffer, *, tag: str) -> str:
+        """Store an object in place of that with a tag, see `ObjectStore`. A cancelled call is still brought to its end.
+
+        Raises:
+            StoreUnavailableError: also when an attempt had no answer and the object is now neither the one with the tag
+                nor ours: ours may have been there in between.
+        """
+        return await self._shielded(self._replace(key, bytes(content), tag))
+
+    async def get(self, key: str) -> StoredObject:
+        """Return a whole object, see `ObjectStore`."""
+        return await self._repeated(lambda: self._hedged("get", lambda: self._store.get(key)))
+
+    async def read(self, key: str, *, offset: int, size: int) -> bytes:
+        """Return a part of an object, see `ObjectStore`."""
+
+        async def attempt() -> bytes:
+            data = await self._hedged(
+                "read", lambda: self._store.read(key, offset=offset, size=size), is_large=size >= LARGE_BYTES
+            )
+            if len(data) < size and offset + len(data) < await self._attempt("size", lambda: self._store.size(key)):
+                raise StoreUnavailableError("the answer was cut", subject=key)
+            return data
+
+        return await self._repeated(attempt)
+
+    async def size(self, key: str) -> int:
+        """Return the size of an object, see `ObjectStore`."""
+        return await self._repeated(lambda: self._hedged("size", lambda: self._store.size(key)))
+
+    async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Yield pages of a listing, see `ObjectStore`; resumed after the last page that arrived."""
+        patience = self._patience()
+        pages = self._store.list(prefix, after=after)
+        while True:
+            try:
+                page = await self._attempt("list", partial(_next, pages))
+            except StoreUnavailableError as error:
+                await patience.wait(error)
+                pages = self._store.list(prefix, after=after)
+                continue
+            if page is None:
+                return
+            after = page[-1].key
+            yield page
+            patience = self._patience()
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, see `ObjectStore`."""
+        await self._repeated(lambda: self._attempt("delete", lambda: self._store.delete(keys)))
+
+    async def close(self) -> None:
+        """Wait for attempts that are under way, make no others, and close the other store."""
+        self._closing.set()
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        await self._store.close()
+
+    # --- puts ---
+
+    async def _create(self, key: str, content: bytes) -> str:
+        patience = self._patience()
+        while True:
+            try:
+                return await self._attempt("create", lambda: self._store.create(key, [content]))
+            except StoreUnavailableError as error:
+                failure = error
+            except ObjectExistsError:
+                found = await self._found(key)
+                if found is not None and found.content == content:
+                    return found.tag
+                if found is not None:
+                    raise
+                failure = StoreUnavailableError("the store says that there is an object, and has none", subject=key)
+            await patience.wait(failure)
+
+    async def _replace(self, key: str, content: bytes, tag: str) -> str:
+        patience = self._patience()
+        is_open = False
+        while True:
+            try:
+                return await self._attempt("replace", lambda: self._store.replace(key, content, tag=tag))
+            except StoreUnavailableError as error:
+                failure = error
+                is_open = True
+            except ObjectChangedError as error:
+                found = await self._found(key)
+                if found is not None and found.content == content:
+                    return found.tag
+                if found is None or found.tag != tag:
+                    if not is_open:
+                        raise
+                    message = "the object has changed; whether it was ours in between is unknown"
+                    raise StoreUnavailableError(message, subject=key) from error
+                failure = StoreUnavailableError("the store says that the object has changed; it has not", subject=key)
+            await patience.wait(failure)
+
+    async def _found(self, key: str) -> StoredObject | None:
+        try:
+            return await self.get(key)
+        except ObjectNotFoundError:
+            return None
+
+    async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        # Waiting, unlike awaiting, does not hand a cancellation on.
+        await asyncio.wait([task])
+        return task.result()
+
+    def _done(self, task: asyncio.Future[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as seen: a caller that still waits gets it
+
+    # --- attempts ---
+
+    async def _repeated(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        patience = self._patience()
+        while True:
+            try:
+                return await attempt()
+            except StoreUnavailableError as error:
+                await patience.wait(error)
+
+    async def _hedged(self, kind: Kind, make: Callable[[], Awaitable[T]], *, is_large: bool = False) -> T:
+        usual = self._usual[kind, is_large]
+        slow_s = usual.slow_s
+        if slow_s is None:
+            return await self._attempt(kind, make, usual)
+        return await hedged(
+            lambda: self._attempt(kind, make, usual), slow_s=slow_s, clock=self._clock, on_hedge=self.monitor.hedged
+        )
+
+    async def _attempt(self, kind: Kind, make: Callable[[], Awaitable[T]], usual: UsualTime | None = None) -> T:
+        """Ask once, and count it, unless the one who asks went away."""
+        started_s = self._clock.monotonic_s()
+        try:
+            result = await make()
+        except Exception as error:
+            self.monitor.ended(kind, self._clock.monotonic_s() - started_s, error)
+            raise
+        duration_s = self._clock.monotonic_s() - started_s
+        self.monitor.ended(kind, duration_s, None)
+        if usual is not None:
+            usual.add(duration_s)
+        return result
+
+    def _patience(self) -> "_Patience":
+        return _Patience(
+            self._options.patience_s,
+            clock=self._clock,
+            random=self._random,
+            closing=self._closing,
+            on_wait=self.monitor.repeated,
+        )
+
+
+class _Patience:
+    """The pauses of one call: each about twice as long as the one before, and an end."""
+
+    def __init__(
+        self,
+        patience_s: float,
+        *,
+        clock: Clock,
+        random: Random,
+        closing: asyncio.Event,
+        on_wait: Callable[[], None],
+    ) -> None:
+        self._patience_s = patience_s
+        self._clock = clock
+        self._random = random
+        self._closing = closing
+        self._on_wait = on_wait
+        self._pause_s = PAUSE_S_MIN
+        self._end_s = clock.monotonic_s() + patience_s
+
+    async def wait(self, error: StoreUnavailableError) -> None:
+        """Return when it is time for the next attempt.
+
+        Raises:
+            StoreUnavailableError: `error`, when there is to be none: it was tried for too long, or the store is closed.
+        """
+        now_s = self._clock.monotonic_s()
+        if isinstance(error, StoreBusyError):
+            # It does answer, and is to be obeyed: those who gave up on this were the worse for it.
+            self._end_s = now_s + self._patience_s
+        # At random, so that those who were refused together do not come back together.
+        pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+        if self._closing.is_set() or (now_s + pause_s > self._end_s and not isinstance(error, StoreBusyError)):
+            raise error
+        with suppress(TimeoutError):
+            async with self._clock.timeout(pause_s):
+                await self._closing.wait()
+        if self._closing.is_set():
+            raise error
+        self._on_wait()
+
+
+async def _next(pages: AsyncIterator[Sequence[ObjectInfo]]) -> Sequence[ObjectInfo] | None:
+    return await anext(pages, None)
