@@ -213,5 +213,9 @@ def _allows_http() -> bool:
 
 
 def _before(prefix: str) -> str:
-    """Return a key before all that start with a prefix, and after almost all others before them."""
-    return prefix and prefix[:-1] + chr(ord(prefix[-1]) - 1)
+    """Return a key before all that start with a prefix, and after most others before them; empty where none is plain.
+
+    It must be a key that obstore takes.
+    """
+    last = chr(ord(prefix[-1]) - 1) if prefix else ""
+    return prefix[:-1] + last if last.isalnum() or last in (",", "-", ".") else ""
