@@ -20,7 +20,11 @@ SPARK40 := $(VENV)/spark40
 SPARK40_INSTALLED := $(SPARK40)/.installed
 SPARK40_VERSION := 4.0.0
 
-.PHONY: help demo elastic torture killmatrix chain million quick test spark40 check lint docs format serve bench load clean
+# A real server of S3, for the tests that need one: they are skipped where it is missing.
+VERSITYGW := $(BIN)/versitygw
+VERSITYGW_VERSION := v1.8.0
+
+.PHONY: help demo elastic torture killmatrix chain million quick test spark40 s3 check lint docs format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +60,8 @@ test: $(INSTALLED)  ## the whole test suite
 spark40: $(SPARK40_INSTALLED)  ## the tests of the Spark source with the oldest PySpark that is supported
 	$(SPARK40)/bin/python -m pytest -W "ignore:unclosed <socket:ResourceWarning" tests/spark_source \
 		--ignore tests/spark_source/kills $(ARGS)
+
+s3: $(VERSITYGW)  ## install versitygw with Go: without it, the tests against a real server of S3 are skipped
 
 check: lint test  ## what CI runs: format, lint, types, import arrows, documentation, tests
 
@@ -110,3 +116,8 @@ $(SPARK40_INSTALLED): pyproject.toml
 $(RIVALS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[rivals]'
 	@touch $@
+
+$(VERSITYGW):
+	@command -v go >/dev/null || { echo "versitygw is built with Go, which was not found: https://go.dev/dl" >&2; exit 1; }
+	@mkdir -p $(BIN)
+	GOBIN=$(abspath $(BIN)) go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION)

@@ -23,6 +23,8 @@ import uvloop
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
+from tests.support.s3 import NO_VERSITYGW, MotoServer, Versitygw, find_versitygw, moto_server, versitygw_server
+
 # A shell that puts the suite into the background lets it ignore Ctrl-C, and with it every program that a test starts:
 # those that are to be ended that way would continue. What is handled here is not ignored there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -101,3 +103,20 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in left:
         thread.join(ENDING_S_MAX)
     assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[MotoServer]:
+    """Start moto once in this process: a test makes a bucket of its own there."""
+    with moto_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Versitygw]:
+    """Start versitygw once for this process; skip where it is not installed."""
+    program = find_versitygw()
+    if program is None:
+        pytest.skip(NO_VERSITYGW)
+    with versitygw_server(program, tmp_path_factory.mktemp("versitygw") / "root") as gateway:
+        yield gateway
