@@ -1,5 +1,6 @@
 """`millrace doctor`: measure whether this machine is fit to keep data."""
 
+import asyncio
 import platform
 import resource
 import shutil
@@ -13,6 +14,12 @@ from typing import Annotated, Final, Literal
 import typer
 from rich.text import Text
 
+from millrace.model.errors import InvalidArgumentError
+from millrace.server.errors import ConfigurationError, StorageError
+from millrace.server.host.clock import SystemClock
+from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreUrl, probe
+from millrace.server.object_store.cloud import CloudStore
+from millrace.server.object_store.probe import AT_ONCE
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import KIB, MIB
 
@@ -25,7 +32,8 @@ SYNCS_MAX: Final = 2000
 SLOW_SYNC_S: Final = 0.010
 STALL_S: Final = 0.100
 OPEN_FILES_MIN: Final = 4096
-PACKAGES: Final = ("millrace", "uvloop", "numpy", "crc32c", "pyarrow", "pyspark")
+STORE_PATIENCE_S: Final = 15.0
+PACKAGES: Final = ("millrace", "uvloop", "numpy", "crc32c", "pyarrow", "pyspark", "obstore")
 
 Verdict = Literal["good", "warning", "bad", ""]
 _STYLES: Final = {"good": "green", "warning": "yellow", "bad": "bold red", "": ""}
@@ -47,18 +55,29 @@ def doctor(
         typer.Argument(metavar="DIR", help="The folder where the data is, or will be.", exists=True, file_okay=False),
     ] = Path(),
     seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long to measure syncs.")] = 3.0,
+    store: Annotated[
+        str,
+        typer.Option(metavar="URL", help="An object store to probe: s3://BUCKET/PREFIX.", show_default="none"),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Measure what a sync of the disk costs, and check what else a server needs. Takes some seconds.
 
+    With --store, also whether an object store keeps its promises; what is stored for that is deleted again.
+
     Exits with 1 when something is bad: data would be lost, or a server would not run.
     """
+    url = _url(store)
     with progress("measuring syncs", total=None) as update, probe_file(folder) as file:
         measure = partial(measure_synced_writes, file, count_max=SYNCS_MAX, on_write=partial(update, advance=1))
         small = measure(size_bytes=4 * KIB, duration_s=seconds)
         update(description="measuring large writes")
         large = measure(size_bytes=MIB, duration_s=seconds / 2)
-    checks = [*disk_checks(folder, small, large), *machine_checks()]
+        stored = []
+        if url is not None:
+            update(description="probing the object store")
+            stored = asyncio.run(store_checks(url))
+    checks = [*disk_checks(folder, small, large), *stored, *machine_checks()]
     if as_json:
         print_json({"folder": str(folder.resolve()), "checks": [asdict(check) for check in checks]})
     else:
@@ -117,6 +136,37 @@ def sync_check(small: SyncedWrites) -> Check:
         advice = f"slow: one append at a time gets at most {rate_text(1 / p50_s)}; many at once share a sync"
         return Check(name, found, "warning", advice)
     return Check(name, found, "good")
+
+
+async def store_checks(url: StoreUrl) -> list[Check]:
+    """Probe an object store: whether it can be relied on, and how long it takes for it."""
+    clock = SystemClock()
+    options = ObjectStoreOptions(patience_s=STORE_PATIENCE_S)
+    name = f"object store {url}"
+    started_s = clock.monotonic_s()
+    try:
+        cloud = await CloudStore.connect(url, attempt_s=options.attempt_s)
+        opened = RetryingStore(cloud, options, clock=clock)
+        try:
+            honesty = await probe(opened)
+        finally:
+            await opened.close()
+    except (StorageError, ConfigurationError) as error:
+        return [Check(name, str(error), "bad", "a server would not start with it")]
+    found = (
+        f"{honesty.created} of {AT_ONCE} puts at once created, {honesty.replaced} of {AT_ONCE} replaced, in "
+        f"{duration_text(clock.monotonic_s() - started_s)}"
+    )
+    if honesty.fault:
+        return [Check(name, found, "bad", f"it {honesty.fault}: it cannot keep the history of a server")]
+    return [Check(name, found, "good")]
+
+
+def _url(text: str) -> StoreUrl | None:
+    try:
+        return StoreUrl.parse(text) if text else None
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
 
 
 def machine_checks() -> Iterator[Check]:

@@ -4,8 +4,7 @@ import logging
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 import uvloop
@@ -20,6 +19,9 @@ from millrace.server.options import ServerOptions
 from .figures import duration_text, size_text
 from .output import console as console_on
 from .settings import Given
+
+if TYPE_CHECKING:
+    from millrace.server.app import Server
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -74,7 +76,7 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
     try:
         server.own_process()
         if with_banner:
-            terminal.print(_banner(server.address, server.console_address, options.data_folder, server.statistics()))
+            terminal.print(_banner(server, options))
         await server.wait_for_end()
         if with_banner:
             terminal.print(Text("stopping: finishing what is under way", style="dim"))
@@ -84,15 +86,17 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
         terminal.print(Text("stopped", style="dim"))
 
 
-def _banner(address: str, console: str, folder: Path, statistics: dict[str, object]) -> Text:
+def _banner(server: "Server", options: ServerOptions) -> Text:
+    statistics, console = server.statistics(), server.console_address
     recovery, content = statistics["recovery"], statistics["server"]
     text = Text()
     text.append("Millrace", style="bold cyan")
     text.append(" is serving\n")
     rows = {
-        "clients": address,
+        "clients": server.address,
         "console": f"http://{console}/  (metrics: http://{console}/metrics)" if console else "none",
-        "data": str(folder),
+        "data": str(options.data_folder),
+        **({"history": str(options.store)} if options.store is not None else {}),
         "holds": f"{getattr(content, 'streams', 0)} streams, {getattr(content, 'segments', 0)} segments",
         "recovered": f"{size_text(getattr(recovery, 'tail_bytes', 0))} from the log in "
         f"{duration_text(getattr(recovery, 'duration_s', 0.0))}, log ending: {getattr(recovery, 'ending', '').lower()}",

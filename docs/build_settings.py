@@ -31,6 +31,7 @@ SECTIONS: Final = {
     "wal": ("The write-ahead log", "[How it works](architecture.md#the-way-of-an-append)."),
     "container": ("Memory and files", "The part of a server that owns segments is called a *container*."),
     "tier2": ("Tier 2", ""),
+    "objects": ("The object store", "Where `store` names one: [history in an object store](object-store.md)."),
     "cache": ("The cache of old events", ""),
     "streams": ("Scaling and retention", "[What these policies do](streams.md#scaling-by-policy)."),
     "writers": ("Idle writers", "[What expiry means](streams.md#writers-that-are-idle-for-long)."),
