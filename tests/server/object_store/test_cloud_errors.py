@@ -1,0 +1,106 @@
+"""Each answer that a store gives, on its way through obstore. The answers are those of S3, and of one that stalls."""
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StoreBusyError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from millrace.server.object_store import StoreUrl
+from millrace.server.object_store.cloud import CloudStore
+
+URL = StoreUrl.parse("s3://bucket/prefix")
+
+Ask = Callable[[CloudStore], Coroutine[Any, Any, object]]
+
+
+def create(store: CloudStore) -> Coroutine[Any, Any, object]:
+    return store.create("key", [b"a", b"b"])
+
+
+def replace(store: CloudStore) -> Coroutine[Any, Any, object]:
+    return store.replace("key", b"ab", tag='"1"')
+
+
+def read(store: CloudStore) -> Coroutine[Any, Any, object]:
+    return store.read("key", offset=0, size=10)
+
+
+def size(store: CloudStore) -> Coroutine[Any, Any, object]:
+    return store.size("key")
+
+
+async def answered(monkeypatch: pytest.MonkeyPatch, status: str, code: str, ask: Ask) -> StorageError:
+    """Return what a request raises that a store answers so; without a status it says nothing and hangs up."""
+    body = f"<Error><Code>{code}</Code></Error>" if code else ""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if status:
+            writer.write(
+                f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode()
+            )
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        store = await CloudStore.connect(URL, attempt_s=30.0)
+        with pytest.raises(StorageError) as caught:
+            await ask(store)
+    return caught.value
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("status", "code", "ask", "meaning", "words"),
+    [
+        ("412 Precondition Failed", "PreconditionFailed", create, ObjectExistsError, "there is an object already"),
+        ("409 Conflict", "BlobAlreadyExists", create, ObjectExistsError, "there is an object already"),
+        ("409 Conflict", "ConditionalRequestConflict", create, StoreUnavailableError, "409 ConditionalRequestConflict"),
+        ("409 Conflict", "", replace, StoreUnavailableError, "could not do it now"),
+        ("412 Precondition Failed", "", replace, ObjectChangedError, "is another one"),
+        ("404 Not Found", "NoSuchKey", replace, ObjectChangedError, "or is gone"),
+        ("404 Not Found", "NoSuchBucket", replace, StoreRefusedError, "the bucket does not exist"),
+        ("404 Not Found", "NoSuchBucket", create, StoreRefusedError, "the bucket does not exist"),
+        ("404 Not Found", "NoSuchBucket", read, StoreRefusedError, "the bucket does not exist"),
+        ("404 Not Found", "NoSuchKey", read, ObjectNotFoundError, "no such object"),
+        ("404 Not Found", "", size, ObjectNotFoundError, "no such object"),
+        ("503 Service Unavailable", "SlowDown", create, StoreBusyError, "come back later .503 SlowDown"),
+        ("429 Too Many Requests", "", read, StoreBusyError, "come back later .429"),
+        ("500 Internal Server Error", "", create, StoreUnavailableError, "does not answer .500"),
+        ("400 Bad Request", "RequestTimeout", create, StoreUnavailableError, "400 RequestTimeout"),
+        ("400 Bad Request", "ExpiredToken", create, StoreRefusedError, "400 ExpiredToken"),
+        ("403 Forbidden", "AccessDenied", create, StoreRefusedError, "does not permit it .403 AccessDenied"),
+        ("401 Unauthorized", "", read, StoreRefusedError, "does not permit it .401"),
+        ("501 Not Implemented", "NotImplemented", create, StoreRefusedError, "does not know how"),
+        ("301 Moved Permanently", "", create, StoreRefusedError, "set AWS_REGION"),
+        ("", "", create, StoreUnavailableError, "does not answer .HTTP error"),
+        ("", "", read, StoreUnavailableError, "does not answer .HTTP error"),
+    ],
+)
+async def test_an_answer_is_what_it_means(
+    monkeypatch: pytest.MonkeyPatch, status: str, code: str, ask: Ask, meaning: type[StorageError], words: str
+) -> None:
+    """Behaviour 92: that it is open whether something happened is never told as anything else."""
+    error = await answered(monkeypatch, status, code, ask)
+
+    assert type(error) is meaning
+    assert re.search(words, str(error)), str(error)

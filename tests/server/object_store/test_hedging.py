@@ -1,0 +1,102 @@
+"""A slow read is asked a second time."""
+
+import asyncio
+
+import pytest
+
+from millrace.server.errors import ObjectNotFoundError, StoreUnavailableError
+from millrace.server.object_store.hedging import HEDGE_S_MIN, SAMPLES_MIN, UsualTime, hedged
+from tests.support.clock import ManualClock
+
+
+class Requests:
+    """Requests that end when the test says so."""
+
+    def __init__(self) -> None:
+        self.made: list[asyncio.Future[str]] = []
+        self.hedges = 0
+        self.clock = ManualClock()
+
+    async def make(self) -> str:
+        self.made.append(asyncio.get_running_loop().create_future())
+        return await self.made[-1]
+
+    def count(self) -> None:
+        self.hedges += 1
+
+    async def start(self) -> "asyncio.Task[str]":
+        task = asyncio.create_task(hedged(self.make, slow_s=1.0, clock=self.clock, on_hedge=self.count))
+        await self.clock.advance(0.0)
+        return task
+
+
+def test_what_is_slow_is_known_from_what_is_usual() -> None:
+    usual = UsualTime()
+    for number in range(SAMPLES_MIN):
+        assert usual.slow_s is None
+        usual.add(0.1 if number else 3.0)
+    assert usual.slow_s == 6.0  # the slowest of twenty
+    for _ in range(20):
+        usual.add(0.1)
+    assert usual.slow_s == 0.2
+    for _ in range(100):
+        usual.add(0.001)
+    assert usual.slow_s == HEDGE_S_MIN
+
+
+@pytest.mark.asyncio
+async def test_a_quick_one_is_asked_once() -> None:
+    requests = Requests()
+    task = await requests.start()
+    requests.made[0].set_result("first")
+
+    assert await task == "first"
+    assert (len(requests.made), requests.hedges) == (1, 0)
+
+
+@pytest.mark.asyncio
+async def test_the_first_answer_counts_and_the_other_request_is_ended() -> None:
+    requests = Requests()
+    task = await requests.start()
+    await requests.clock.advance(1.0)
+    requests.made[1].set_result("second")
+
+    assert await task == "second"
+    assert (requests.made[0].cancelled(), requests.hedges) == (True, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_failure_waits_for_the_other_one_but_a_refusal_is_an_answer() -> None:
+    requests = Requests()
+    task = await requests.start()
+    await requests.clock.advance(1.0)
+    requests.made[1].set_exception(StoreUnavailableError("no answer"))
+    await requests.clock.advance(0.1)
+    assert not task.done()
+    requests.made[0].set_result("first")
+    assert await task == "first"
+
+    task = await requests.start()
+    await requests.clock.advance(1.0)
+    requests.made[3].set_exception(ObjectNotFoundError("gone"))
+    with pytest.raises(ObjectNotFoundError):
+        await task
+    assert requests.made[2].cancelled()
+
+
+@pytest.mark.asyncio
+async def test_both_may_fail_and_a_cancelled_one_leaves_nothing() -> None:
+    requests = Requests()
+    task = await requests.start()
+    await requests.clock.advance(1.0)
+    for request in requests.made:
+        request.set_exception(StoreUnavailableError("no answer"))
+    with pytest.raises(StoreUnavailableError):
+        await task
+
+    task = await requests.start()
+    await requests.clock.advance(1.0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [request.cancelled() for request in requests.made] == [False, False, True, True]

@@ -1,0 +1,58 @@
+"""What is counted of requests to the store, and what health says."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from millrace.server.errors import ObjectExistsError, StoreBusyError, StoreUnavailableError
+from millrace.server.host.metrics import Metrics
+from millrace.server.object_store.monitor import FORGOTTEN_S, SILENT_S, StoreMonitor
+from tests.support.clock import ManualClock
+
+
+def requests(registry: CollectorRegistry, kind: str, outcome: str) -> float | None:
+    return registry.get_sample_value("millrace_store_requests_total", {"kind": kind, "outcome": outcome})
+
+
+def test_requests_are_counted_by_kind_and_outcome() -> None:
+    metrics = Metrics()
+    monitor = StoreMonitor(metrics, ManualClock())
+
+    monitor.ended("create", 0.5, None)
+    monitor.ended("create", 0.5, ObjectExistsError(""))
+    monitor.ended("read", 0.5, StoreBusyError(""))
+    monitor.repeated()
+    monitor.hedged()
+
+    registry = metrics.registry
+    assert requests(registry, "create", "ok") == requests(registry, "create", "exists") == 1
+    assert requests(registry, "read", "busy") == 1
+    assert registry.get_sample_value("millrace_store_request_seconds_sum", {"kind": "create"}) == 1.0
+    assert registry.get_sample_value("millrace_store_retries_total") == 1
+    assert registry.get_sample_value("millrace_store_hedges_total") == 1
+
+
+def test_health_tells_of_a_store_that_lastingly_fails() -> None:
+    clock = ManualClock()
+    monitor = StoreMonitor(Metrics(), clock)
+
+    monitor.ended("read", 0.1, StoreUnavailableError("no route"))
+    assert monitor.health() == ""
+    clock.move(SILENT_S)
+    assert monitor.health() == ""  # nobody has asked since
+    monitor.ended("read", 0.1, StoreUnavailableError("no route"))
+    assert monitor.health() == "the object store fails since 10 s: no route"
+    clock.move(FORGOTTEN_S)
+    assert monitor.health() == ""
+
+
+@pytest.mark.parametrize("error", [None, ObjectExistsError("")])
+def test_any_answer_is_a_sign_of_life(error: Exception | None) -> None:
+    clock = ManualClock()
+    monitor = StoreMonitor(Metrics(), clock)
+    monitor.ended("read", 0.1, StoreUnavailableError("no route"))
+    clock.move(SILENT_S)
+    monitor.ended("read", 0.1, StoreUnavailableError("no route"))
+
+    monitor.ended("create", 0.1, error)
+
+    assert monitor.health() == ""

@@ -1,0 +1,66 @@
+"""Whose a prefix is."""
+
+import asyncio
+import uuid
+
+import pytest
+
+from millrace.server.errors import StorageError, StoreUnfitError
+from millrace.server.object_store import RetryingStore, StoreUrl, claim
+from millrace.server.object_store.opening import OWNER_KEY
+from tests.support.object_store import MemoryObjectStore
+
+URL = StoreUrl.parse("s3://bucket/prefix")
+ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+@pytest.mark.asyncio
+async def test_a_prefix_is_that_of_the_first_server() -> None:
+    """Behaviour 90: another one is refused, by name."""
+    store = RetryingStore(MemoryObjectStore())
+    await claim(store, URL, server_id=ONE, is_new=True)
+    await claim(store, URL, server_id=ONE, is_new=True)
+    await claim(store, URL, server_id=ONE, is_new=False)
+
+    for is_new in (True, False):
+        with pytest.raises(
+            StoreUnfitError, match=f"s3://bucket/prefix: belongs to server {ONE}, and this one is {OTHER}"
+        ):
+            await claim(store, URL, server_id=OTHER, is_new=is_new)
+
+
+@pytest.mark.asyncio
+async def test_of_two_that_come_together_one_is_refused() -> None:
+    memory = MemoryObjectStore()
+    stores = [RetryingStore(memory), RetryingStore(memory)]
+
+    results = await asyncio.gather(
+        *[claim(store, URL, server_id=each, is_new=True) for store, each in zip(stores, (ONE, OTHER), strict=True)],
+        return_exceptions=True,
+    )
+
+    assert sorted(type(result).__name__ for result in results) == ["NoneType", "StoreUnfitError"]
+
+
+@pytest.mark.asyncio
+async def test_an_empty_bucket_is_not_that_of_a_server_with_history() -> None:
+    with pytest.raises(StoreUnfitError, match=f"holds no cluster.json, though server {ONE} has kept its history there"):
+        await claim(RetryingStore(MemoryObjectStore()), URL, server_id=ONE, is_new=False)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "does not say whose"),
+        (b"[]", "does not say whose"),
+        (b'{"format_version": 1}', "does not say whose"),
+        (b'{"format_version": 2, "server_id": "00000000-0000-0000-0000-000000000001"}', "is in format 2; .* format 1"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused(content: bytes, words: str) -> None:
+    store = RetryingStore(MemoryObjectStore())
+    await store.create(OWNER_KEY, [content])
+
+    with pytest.raises((StorageError, StoreUnfitError), match=words):
+        await claim(store, URL, server_id=ONE, is_new=False)

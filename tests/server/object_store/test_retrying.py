@@ -1,0 +1,110 @@
+"""How long it is tried; what becomes of lost answers is told by tests/contracts/test_object_store.py."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from millrace.server.errors import StoreBusyError, StoreUnavailableError
+from millrace.server.object_store import ObjectStoreOptions, RetryingStore
+from millrace.server.object_store.retrying import PAUSE_S_MAX
+from tests.support.clock import ManualClock
+from tests.support.object_store import MemoryObjectStore
+
+OPTIONS = ObjectStoreOptions(patience_s=20.0)
+
+
+class FailingStore(MemoryObjectStore):
+    """Fails each request of size while there is an error to fail with, and notes when it was asked."""
+
+    def __init__(self, clock: ManualClock, error: StoreUnavailableError | None) -> None:
+        super().__init__()
+        self._clock = clock
+        self.error = error
+        self.asked_s: list[float] = []
+        self.entered = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def size(self, key: str) -> int:
+        self.asked_s.append(self._clock.monotonic_s())
+        if self.error is not None:
+            raise self.error
+        return await super().size(key)
+
+    async def create(self, key: str, pieces: object) -> str:
+        self.entered.set()
+        await self.gate.wait()
+        return await super().create(key, pieces)  # type: ignore[arg-type]  # what it was given
+
+
+def over(store: FailingStore, clock: ManualClock) -> RetryingStore:
+    return RetryingStore(store, OPTIONS, clock=clock, random=Random(7))
+
+
+@pytest.mark.asyncio
+async def test_pauses_grow_and_end() -> None:
+    """Behaviour 92: a store that does not answer is an error in the end, which says so."""
+    clock = ManualClock()
+    store = FailingStore(clock, StoreUnavailableError("no answer"))
+    task = asyncio.create_task(over(store, clock).size("a"))
+    for _ in range(1000):
+        await clock.advance(0.05)
+
+    with pytest.raises(StoreUnavailableError, match="no answer"):
+        await task
+    pauses = [later - before for before, later in zip(store.asked_s, store.asked_s[1:], strict=False)]
+    assert 6 <= len(pauses) <= 20
+    assert max(pauses) <= PAUSE_S_MAX + 0.1
+    assert pauses[0] <= 0.2 < pauses[4]
+    assert store.asked_s[-1] - store.asked_s[0] <= OPTIONS.patience_s
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_asks_to_slow_down_is_never_given_up() -> None:
+    """Behaviour 92: throttling is never fatal."""
+    clock = ManualClock()
+    store = FailingStore(clock, StoreBusyError("slow down"))
+    await MemoryObjectStore.create(store, "a", [b"abc"])
+    task = asyncio.create_task(over(store, clock).size("a"))
+    for _ in range(100):
+        await clock.advance(PAUSE_S_MAX)
+    assert not task.done()
+
+    store.error = None
+    await clock.advance(PAUSE_S_MAX)
+
+    assert await task == 3
+
+
+@pytest.mark.asyncio
+async def test_closing_ends_the_waits_between_attempts() -> None:
+    clock = ManualClock()
+    store = FailingStore(clock, StoreBusyError("slow down"))
+    retrying = over(store, clock)
+    task = asyncio.create_task(retrying.size("a"))
+    await clock.advance(0.0)
+
+    await retrying.close()
+
+    with pytest.raises(StoreBusyError):
+        await task
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_put_is_brought_to_its_end() -> None:
+    clock = ManualClock()
+    store = FailingStore(clock, None)
+    retrying = over(store, clock)
+    put = asyncio.create_task(retrying.create("a", [b"abc"]))
+    await store.entered.wait()
+    put.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await put
+    closing = asyncio.create_task(retrying.close())
+    await clock.advance(0.0)
+    assert not closing.done()
+
+    store.gate.set()
+    await closing
+
+    assert (await MemoryObjectStore.get(store, "a")).content == b"abc"
