@@ -64,14 +64,14 @@ class LogOptions:
 class ServerOptions:
     """Settings of one server.
 
-        Attributes:
-                data_folder: the folder with all data of the server, made if missing; only one server can use it at a time.
-            listen: the address where clients connect, HOST:PORT.
-            console: the HTTP address for the web page, metrics, health and feeds, HOST:PORT; none turns it off.
-            store: the object store for history, s3://BUCKET/PREFIX; none keeps it in the data folder. It cannot change once
+    Attributes:
+        data_folder: the folder with all data of the server, made if missing; only one server can use it at a time.
+        listen: the address where clients connect, HOST:PORT.
+        console: the HTTP address for the web page, metrics, health and feeds, HOST:PORT; none turns it off.
+        store: the object store for history, s3://BUCKET/PREFIX; none keeps it in the data folder. It cannot change once
             there is history.
         shutdown_s: how long a server that is stopped waits for running requests.
-        """
+    """
 
     data_folder: Path = Path("millrace-data")
     listen: Address = field(default=Address("127.0.0.1", DATA_PORT))

@@ -134,28 +134,24 @@ class Metrics:
         )
         self.store_requests_total = Counter(
             "millrace_store_requests_total",
-            "Requests to the object store, by kind and outcome, each attempt counted. Alert if unavailable or refused "
-            "keeps rising; busy: the store asks to slow down.",
-            ["kind", "outcome"],
-            registry=self.registry,
+            "Requests to the object store, by outcome. Each attempt counts. Alert if unavailable or refused keeps "
+            "rising. busy means that the store asks to slow down.",
+            label="outcome",
         )
-        self.store_request_seconds = LabelledHistogram(
+        self.store_request_seconds = Histogram(
             "millrace_store_request_seconds",
-            "Time of one request to the object store, by kind, however it ended. A page of a listing is one request.",
+            "Time of one request to the object store, by kind, failed ones, too. A page of a listing is one request.",
             label="kind",
-            buckets=_REQUEST_BUCKETS_S,
-            registry=self.registry,
+            bounds=_REQUEST_BUCKETS_S,
         )
         self.store_retries_total = Counter(
             "millrace_store_retries_total",
-            "Requests to the object store that were made again, since the one before had no answer or was put off.",
-            registry=self.registry,
+            "Requests to the object store that were sent again, because the one before had no answer or was put off.",
         )
         self.store_hedges_total = Counter(
             "millrace_store_hedges_total",
-            "Reads of the object store that were asked a second time beside a slow first one. A few of a hundred are "
+            "Reads of the object store that were sent a second time beside a slow first one. A few in a hundred are "
             "normal.",
-            registry=self.registry,
         )
         self.task_failures_total = Counter(
             "millrace_task_failures_total",

@@ -46,7 +46,7 @@ class StoreMonitor:
     def ended(self, kind: Kind, duration_s: float, error: BaseException | None) -> None:
         """Count a request: what it was, how long it took, and what it raised."""
         outcome = "ok" if error is None else next((name for cls, name in _OUTCOMES if isinstance(error, cls)), "failed")
-        self._metrics.store_requests_total.labels(kind, outcome).inc()
+        self._metrics.store_requests_total.increase(outcome)
         self._metrics.store_request_seconds.series(kind).observe(duration_s)
         if isinstance(error, _FAILURES):
             now_s = self._clock.monotonic_s()
@@ -59,11 +59,11 @@ class StoreMonitor:
 
     def repeated(self) -> None:
         """Count a request that is made again."""
-        self._metrics.store_retries_total.inc()
+        self._metrics.store_retries_total.increase()
 
     def hedged(self) -> None:
         """Count a read that is asked for a second time beside the first."""
-        self._metrics.store_hedges_total.inc()
+        self._metrics.store_hedges_total.increase()
 
     def health(self) -> str:
         """Return what is wrong with the store, empty if it answers or nobody has asked it lately."""

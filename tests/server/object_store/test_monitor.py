@@ -1,7 +1,6 @@
 """What is counted of requests to the store, and what health says."""
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from millrace.server.errors import ObjectExistsError, StoreBusyError, StoreUnavailableError
 from millrace.server.host.metrics import Metrics
@@ -9,11 +8,7 @@ from millrace.server.object_store.monitor import FORGOTTEN_S, SILENT_S, StoreMon
 from tests.support.clock import ManualClock
 
 
-def requests(registry: CollectorRegistry, kind: str, outcome: str) -> float | None:
-    return registry.get_sample_value("millrace_store_requests_total", {"kind": kind, "outcome": outcome})
-
-
-def test_requests_are_counted_by_kind_and_outcome() -> None:
+def test_requests_are_counted_by_outcome_and_timed_by_kind() -> None:
     metrics = Metrics()
     monitor = StoreMonitor(metrics, ManualClock())
 
@@ -23,12 +18,13 @@ def test_requests_are_counted_by_kind_and_outcome() -> None:
     monitor.repeated()
     monitor.hedged()
 
-    registry = metrics.registry
-    assert requests(registry, "create", "ok") == requests(registry, "create", "exists") == 1
-    assert requests(registry, "read", "busy") == 1
-    assert registry.get_sample_value("millrace_store_request_seconds_sum", {"kind": "create"}) == 1.0
-    assert registry.get_sample_value("millrace_store_retries_total") == 1
-    assert registry.get_sample_value("millrace_store_hedges_total") == 1
+    assert metrics.store_requests_total.counts() == {"ok": 1, "exists": 1, "busy": 1}
+    assert {kind: series.sum for kind, series in metrics.store_request_seconds.all_series().items()} == {
+        "create": 1.0,
+        "read": 0.5,
+    }
+    assert metrics.store_retries_total.counts() == {"": 1}
+    assert metrics.store_hedges_total.counts() == {"": 1}
 
 
 def test_health_tells_of_a_store_that_lastingly_fails() -> None:
