@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 import pytest_asyncio
 
-from millrace.server.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, StorageError
+from millrace.server.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError
 from millrace.server.object_store import ObjectInfo, ObjectStore
 from tests.support.object_store import MemoryObjectStore
 
@@ -186,10 +187,8 @@ async def test_a_cancelled_create_happens_wholly_or_not_at_all(store: ObjectStor
     create.cancel()
     await asyncio.wait([create])
 
-    try:
+    with suppress(ObjectExistsError):
         await store.create(KEY, [bytes(100_000)])
-    except StorageError as error:
-        assert isinstance(error, ObjectExistsError)
 
     assert await listed(store) == [ObjectInfo(KEY, 100_000)]
     assert (await store.get(KEY)).content == bytes(100_000)
