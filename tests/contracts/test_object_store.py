@@ -1,29 +1,77 @@
 """The contract of `ObjectStore`, held against every implementation."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import random
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import pytest_asyncio
+from millrace.server.object_store.cloud import CloudStore
+from millrace.server.object_store.options import ObjectStoreOptions
+from millrace.server.object_store.retrying import RetryingStore
+from millrace.server.object_store.url import StoreUrl
 
-from millrace.server.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StorageError,
+    StoreBusyError,
+    StoreUnavailableError,
+)
 from millrace.server.object_store import ObjectInfo, ObjectStore
+from tests.support.clock import HastyClock
+from tests.support.faulty_store import RANDOM_FAULTS, Fault, FaultyStore, Schedule, random_faults
 from tests.support.object_store import MemoryObjectStore
+from tests.support.s3 import Bucket, HttpFault, MotoServer, S3Server
+from tests.support.waiting import at_once
 
 KEY = "c0000/segments/07/chunk-1.chunk"
 RIVALS_COUNT = 20
+SEED = 7
+SEEDS_COUNT = 60
 
 
 async def listed(store: ObjectStore, prefix: str = "", *, after: str = "") -> list[ObjectInfo]:
     return [info async for page in store.list(prefix, after=after) for info in page]
 
 
-@pytest_asyncio.fixture(params=["memory"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[ObjectStore]:
-    store = MemoryObjectStore()
+def retrying(store: ObjectStore, *, seed: int = 0) -> RetryingStore:
+    """Return what a server has over a store; it never waits, and never gives up on one that answers now and then."""
+    return RetryingStore(store, ObjectStoreOptions(patience_s=1e6), clock=HastyClock(), random=random.Random(seed))
+
+
+@pytest_asyncio.fixture(params=["memory", "faulty", "moto", "versitygw"])
+async def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ObjectStore]:
+    store: ObjectStore
+    if request.param == "memory":
+        store = MemoryObjectStore(page_size_max=5)
+    elif request.param == "faulty":
+        store = retrying(FaultyStore(MemoryObjectStore(page_size_max=5), faults_with_a_known_outcome()))
+    else:
+        server: S3Server = request.getfixturevalue(request.param)
+        store = await cloud(server.make_bucket(), monkeypatch)
     yield store
     await store.close()
+
+
+def faults_with_a_known_outcome() -> Schedule:
+    """Return a schedule of faults that a call has got over when it returns.
+
+    What comes late may come after that, and a replace that found another object after no answer cannot tell.
+    """
+    faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
+    of_any, of_replace = (random_faults(SEED, rate=0.3, faults=each) for each in (faults, [Fault.CONFLICT]))
+    return lambda operation: of_replace(operation) if operation == "replace" else of_any(operation)
+
+
+async def cloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> CloudStore:
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    return await CloudStore.connect(StoreUrl.parse(bucket.url), attempt_s=60.0)
 
 
 @pytest.mark.asyncio
@@ -192,3 +240,172 @@ async def test_a_cancelled_create_happens_wholly_or_not_at_all(store: ObjectStor
 
     assert await listed(store) == [ObjectInfo(KEY, 100_000)]
     assert (await store.get(KEY)).content == bytes(100_000)
+
+
+# --- whatever happens on the way ---
+
+
+async def race(work: Iterable[Coroutine[Any, Any, str]]) -> list[str | StorageError]:
+    """Return what each comes to: a tag, or what it was told."""
+    answers = await asyncio.gather(*work, return_exceptions=True)
+    for answer in answers:
+        assert isinstance(answer, str | StorageError), repr(answer)
+    return [answer for answer in answers if isinstance(answer, str | StorageError)]
+
+
+@pytest.mark.asyncio
+async def test_one_creator_wins_and_each_learns_the_truth_whatever_happens() -> None:
+    """Behaviour 92: lost answers, 409, 503, late puts: none of them makes two winners, or one who does not know it."""
+    met: set[Fault] = set()
+    for seed in range(SEEDS_COUNT):
+        memory = MemoryObjectStore()
+        faulty = [FaultyStore(memory, random_faults(seed * 10 + number, rate=0.4)) for number in range(5)]
+        clients = [retrying(each, seed=seed) for each in faulty]
+        contents = [b"creator %d" % number for number in range(len(clients))]
+
+        answers = await race(client.create(KEY, [each]) for client, each in zip(clients, contents, strict=True))
+        for client in clients:
+            await client.close()
+
+        winners = [content for content, answer in zip(contents, answers, strict=True) if isinstance(answer, str)]
+        losers = [answer for answer in answers if isinstance(answer, ObjectExistsError)]
+        assert winners == [memory.objects[KEY]], f"seed {seed}"
+        assert len(losers) == len(clients) - 1, f"seed {seed}: {answers}"
+        met |= {fault for each in faulty for _, fault in each.met}
+    assert met >= {Fault.LOST_ANSWER, Fault.LATE, Fault.CONFLICT, Fault.BUSY, Fault.UNAVAILABLE}
+
+
+@pytest.mark.asyncio
+async def test_a_list_changed_by_many_has_each_change_once_whatever_happens() -> None:
+    """Behaviour 92: compare-and-swap loses no change that was acknowledged, and makes none that was refused."""
+    open_count = 0
+    for seed in range(SEEDS_COUNT):
+        memory = MemoryObjectStore()
+        faulty = [FaultyStore(memory, random_faults(seed * 10 + number, rate=0.3)) for number in range(3)]
+        clients = [retrying(each, seed=seed) for each in faulty]
+        await memory.create(KEY, [b"[]"])
+        told: dict[str, str] = {}
+
+        async def change(client: RetryingStore, name: str, told: dict[str, str]) -> None:
+            for number in range(4):
+                mine = f"{name}-{number}"
+                found = await client.get(KEY)
+                content = json.dumps([*json.loads(found.content), mine]).encode()
+                try:
+                    await client.replace(KEY, content, tag=found.tag)
+                    told[mine] = "done"
+                except ObjectChangedError:
+                    told[mine] = "refused"
+                except StoreUnavailableError:
+                    told[mine] = "open"
+
+        await asyncio.gather(*[change(client, str(number), told) for number, client in enumerate(clients)])
+        for client in clients:
+            await client.close()
+
+        stored = json.loads(memory.objects[KEY])
+        assert len(stored) == len(set(stored)), f"seed {seed}: doubled in {stored}"
+        done = {name for name, outcome in told.items() if outcome == "done"}
+        refused = {name for name, outcome in told.items() if outcome == "refused"}
+        assert done <= set(stored), f"seed {seed}: lost {done - set(stored)}"
+        assert not refused & set(stored), f"seed {seed}: refused, and there: {refused & set(stored)}"
+        open_count += list(told.values()).count("open")
+    assert open_count, "no schedule had an outcome that cannot be told"
+
+
+@pytest.mark.asyncio
+async def test_what_is_read_and_listed_is_whole_whatever_happens() -> None:
+    """Behaviour 92: cut bodies and short listings are read again."""
+    contents = {f"log/{number:02d}": b"%d" % number * 50 for number in range(30)}
+    met: set[Fault] = set()
+    for seed in range(SEEDS_COUNT // 5):
+        memory = MemoryObjectStore(page_size_max=4)
+        memory.objects.update(contents)
+        faulty = FaultyStore(memory, random_faults(seed, rate=0.4))
+        client = retrying(faulty, seed=seed)
+
+        assert [info.key for info in await listed(client, "log/")] == [*contents]
+        for key, content in contents.items():
+            assert await client.read(key, offset=3, size=40) == content[3:43]
+            assert (await client.get(key)).content == content
+        await client.close()
+        met |= {fault for _, fault in faulty.met}
+    assert met == {Fault.CUT, Fault.SHORT_LIST, Fault.BUSY, Fault.UNAVAILABLE}
+
+
+@pytest.mark.asyncio
+async def test_a_storm_of_503_is_never_fatal_and_silence_is_told() -> None:
+    """Behaviour 92: a store that asks to come back is obeyed for as long as it does; one that is gone is given up."""
+    memory = MemoryObjectStore()
+    faulty = FaultyStore(memory)
+    client = RetryingStore(faulty, ObjectStoreOptions(patience_s=5.0), clock=HastyClock(), random=random.Random(SEED))
+    faulty.fail("create", *[Fault.BUSY] * 1000)
+
+    await client.create(KEY, [b"abc"])
+
+    assert memory.objects == {KEY: b"abc"}
+    faulty.fail("create", *[Fault.UNAVAILABLE] * 1000)
+    with pytest.raises(StoreUnavailableError):
+        await client.create("log/2", [b"abc"])
+    assert faulty.calls["create"] < 1100
+    await client.close()
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_put_is_still_brought_to_its_end() -> None:
+    memory = MemoryObjectStore()
+    faulty = FaultyStore(memory)
+    client = retrying(faulty)
+    faulty.fail("create", Fault.STALL)
+    create = asyncio.ensure_future(client.create(KEY, [b"abc"]))
+    await at_once(lambda: faulty.stalled_count)
+    create.cancel()
+    await asyncio.wait([create])
+
+    faulty.release()
+    await client.close()
+
+    assert create.cancelled()
+    assert memory.objects == {KEY: b"abc"}
+
+
+@pytest.mark.asyncio
+async def test_faults_on_the_wire_are_what_they_are_taken_for(
+    moto: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 92, over HTTP: a lost answer leaves the outcome open, 503 says come back, half a body is no body."""
+    store = await cloud(moto.make_bucket(), monkeypatch)
+    moto.gate.fail("PUT", HttpFault.UNAVAILABLE, HttpFault.CONFLICT, HttpFault.LOST_ANSWER)
+
+    with pytest.raises(StoreBusyError):
+        await store.create(KEY, [b"abc"])
+    with pytest.raises(StoreUnavailableError):
+        await store.create(KEY, [b"abc"])
+    assert await listed(store) == []
+    with pytest.raises(StoreUnavailableError):
+        await store.create(KEY, [b"abc"])
+    assert await listed(store) == [ObjectInfo(KEY, 3)]
+    moto.gate.fail("GET", HttpFault.CUT_BODY, HttpFault.CUT_BODY)
+    for reading in (store.get(KEY), store.read(KEY, offset=0, size=3)):
+        with pytest.raises(StoreUnavailableError):
+            await reading
+    await store.close()
+
+
+@pytest.mark.asyncio
+async def test_over_the_wire_each_learns_the_truth_whatever_happens(
+    moto: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 92, over HTTP."""
+    client = retrying(await cloud(moto.make_bucket(), monkeypatch))
+    moto.gate.fail("PUT", HttpFault.LOST_ANSWER, HttpFault.UNAVAILABLE, HttpFault.CONFLICT, HttpFault.LOST_ANSWER)
+    moto.gate.fail("GET", HttpFault.UNAVAILABLE, HttpFault.CUT_BODY)
+
+    tag = await client.create(KEY, [b"one"])
+    with pytest.raises(ObjectExistsError):
+        await client.create(KEY, [b"another"])
+    await client.replace(KEY, b"two", tag=tag)
+
+    assert (await client.get(KEY)).content == b"two"
+    assert len(moto.gate.met) >= 5
+    await client.close()

@@ -81,3 +81,15 @@ class ManualClock:
         self.move(duration_s)
         for _ in range(10):
             await asyncio.sleep(0)
+
+
+class HastyClock(ManualClock):
+    """A clock on which every wait is over at once: its time has passed."""
+
+    def timeout(self, duration_s: float) -> asyncio.Timeout:
+        self.move(max(0.0, duration_s))
+        return asyncio.timeout(0)
+
+    async def sleep(self, duration_s: float) -> None:
+        self.move(max(0.0, duration_s))
+        await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from millrace.server.errors import (
     ObjectChangedError,
     ObjectExistsError,
     StorageError,
+    StoreBusyError,
     StoreUnavailableError,
 )
 from millrace.server.object_store import ObjectInfo, ObjectStore, StoredObject
@@ -24,7 +25,8 @@ T = TypeVar("T")
 class Fault(Enum):
     """What happens to one call."""
 
-    UNAVAILABLE = "the store says 503: nothing happens"
+    UNAVAILABLE = "nobody answers, and nothing happens"
+    BUSY = "the store says 503: nothing happens"
     CONFLICT = "the store says 409, as if somebody else were first: nothing happens"
     LOST_ANSWER = "it happens, and nobody hears of it"
     LATE = "the caller gives up, and it happens afterwards"
@@ -36,6 +38,7 @@ class Fault(Enum):
 CHANGES: Final = frozenset({"create", "replace", "delete"})
 APPLICABLE: Final[dict[Fault, frozenset[str]]] = {
     Fault.UNAVAILABLE: CHANGES | {"get", "read", "size", "list"},
+    Fault.BUSY: CHANGES | {"get", "read", "size", "list"},
     Fault.CONFLICT: frozenset({"create", "replace"}),
     Fault.LOST_ANSWER: CHANGES,
     Fault.LATE: CHANGES,
@@ -45,7 +48,15 @@ APPLICABLE: Final[dict[Fault, frozenset[str]]] = {
 }
 """What each fault can happen to."""
 
-RANDOM_FAULTS: Final = (Fault.UNAVAILABLE, Fault.CONFLICT, Fault.LOST_ANSWER, Fault.LATE, Fault.CUT, Fault.SHORT_LIST)
+RANDOM_FAULTS: Final = (
+    Fault.UNAVAILABLE,
+    Fault.BUSY,
+    Fault.CONFLICT,
+    Fault.LOST_ANSWER,
+    Fault.LATE,
+    Fault.CUT,
+    Fault.SHORT_LIST,
+)
 """Those that pass by themselves."""
 
 Schedule = Callable[[str], Fault | None]
@@ -192,6 +203,8 @@ class FaultyStore:
             self.met.append((operation, fault))
         if fault is Fault.UNAVAILABLE:
             raise StoreUnavailableError(fault.value, subject=key)
+        if fault is Fault.BUSY:
+            raise StoreBusyError(fault.value, subject=key)
         if fault is Fault.STALL:
             self._stalled_count += 1
             try:
