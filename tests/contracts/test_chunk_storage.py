@@ -1,19 +1,29 @@
 """The contract of `ChunkStorage`, held against every implementation."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from millrace.server.object_store.cloud import CloudStore
 
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkExistsError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
 from millrace.server.host.files import OsFileSystem
-from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ScopedStorage, Tier2Options
+from millrace.server.object_store import ObjectStore, ObjectStoreOptions, RetryingStore, StoreUrl
+from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ObjectStorage, ScopedStorage, Tier2Options
+from tests.support.clock import HastyClock
+from tests.support.faulty_store import RANDOM_FAULTS, Fault, FaultyStore, random_faults
 from tests.support.files import MemoryFileSystem
+from tests.support.object_store import MemoryObjectStore
+from tests.support.s3 import Bucket, S3Server
 from tests.support.storage import MemoryStorage
+from tests.support.waiting import at_once
 
+SEED = 7
+SEEDS_COUNT = 20
 NAME = "segments/07/chunk-1.chunk"
 
 
@@ -33,10 +43,42 @@ def scoped(_folder: Path) -> ChunkStorage:
     return ScopedStorage(MemoryStorage(), "c0003/")
 
 
-@pytest_asyncio.fixture(params=[memory, local, local_in_memory, scoped])
-async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
-    make: Callable[[Path], ChunkStorage] = request.param
-    storage = make(tmp_path)
+def over_objects(store: ObjectStore) -> ObjectStorage:
+    """Return what a server has over a store; it never waits, and never gives up on one that answers now and then."""
+    retrying = RetryingStore(store, ObjectStoreOptions(patience_s=1e6), clock=HastyClock(), random=random.Random(SEED))
+    return ObjectStorage(retrying, puts_count_max=16)
+
+
+def objects(_folder: Path) -> ChunkStorage:
+    return over_objects(MemoryObjectStore(page_size_max=3))
+
+
+def faulty_objects(_folder: Path) -> ChunkStorage:
+    # A change that comes late may come after a chunk of the same name was deleted; what that means has a test below.
+    faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
+    return over_objects(FaultyStore(MemoryObjectStore(page_size_max=3), random_faults(SEED, rate=0.3, faults=faults)))
+
+
+async def cloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    return await CloudStore.connect(StoreUrl.parse(bucket.url), attempt_s=60.0)
+
+
+@pytest_asyncio.fixture(
+    params=[memory, local, local_in_memory, scoped, objects, faulty_objects, "moto", "versitygw"],
+    ids=lambda made: made if isinstance(made, str) else made.__name__,
+)
+async def storage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ChunkStorage]:
+    storage: ChunkStorage
+    if isinstance(request.param, str):
+        server: S3Server = request.getfixturevalue(request.param)
+        storage = over_objects(await cloud(server.make_bucket(), monkeypatch))
+    else:
+        make: Callable[[Path], ChunkStorage] = request.param
+        storage = make(tmp_path)
     yield storage
     await storage.close()
 
@@ -197,3 +239,81 @@ async def test_a_full_storage_says_so_keeps_nothing_and_recovers() -> None:
         assert await storage.list() == [ChunkInfo("b.chunk", 600)]
         await storage.close()
     assert files.list_directory(folder) == ["b.chunk", "segments"]
+
+
+# --- over an object store ---
+
+
+@pytest.mark.asyncio
+async def test_chunks_are_published_once_and_read_whole_whatever_happens() -> None:
+    """Behaviour 92: lost answers, 409, 503, late puts, cut bodies, short lists: none lost, none doubled, none fatal."""
+    met: set[Fault] = set()
+    for seed in range(SEEDS_COUNT):
+        bucket = MemoryObjectStore(page_size_max=4)
+        faulty = FaultyStore(bucket, random_faults(seed, rate=0.4))
+        storage = over_objects(faulty)
+        chunks = {f"segments/{number % 4:02x}/c-{number:02d}.chunk": b"%d " % number * 30 for number in range(16)}
+
+        # Each twice, as after a crash.
+        await asyncio.gather(*[storage.publish(*each) for each in [(n, [c]) for n, c in chunks.items()] * 2])
+        refused = await asyncio.gather(
+            *[storage.publish(name, [b"another"]) for name in chunks], return_exceptions=True
+        )
+
+        assert all(isinstance(each, ChunkExistsError) for each in refused)
+        assert {info.name: info.size for info in await storage.list()} == {n: len(c) for n, c in chunks.items()}
+        assert await asyncio.gather(*[storage.read(n, offset=1, size=60) for n in chunks]) == [
+            content[1:61] for content in chunks.values()
+        ]
+        gone = [*chunks][::2]
+        await asyncio.gather(*[storage.delete(name) for name in gone])
+        assert [info.name for info in await storage.list()] == sorted({*chunks} - {*gone})
+        await storage.close()
+        assert {*bucket.objects} == {*chunks} - {*gone}, "what came late has brought nothing back"
+        met |= {fault for _, fault in faulty.met}
+    assert met == {*RANDOM_FAULTS}
+
+
+@pytest.mark.asyncio
+async def test_a_put_that_lands_after_its_chunk_was_deleted_is_an_orphan() -> None:
+    """Behaviour 92: the name is never used for other bytes, so the late chunk can only be one that nobody refers to."""
+    bucket = MemoryObjectStore()
+    faulty = FaultyStore(bucket)
+    storage = over_objects(faulty)
+    faulty.fail("create", Fault.LATE)
+    await storage.publish(NAME, [b"abc"])
+    await storage.delete(NAME)
+
+    assert await storage.list() == []
+    await faulty.land()
+
+    assert await storage.list() == [ChunkInfo(NAME, 3)]
+    await storage.publish(NAME, [b"abc"])
+    assert await storage.read(NAME, offset=0, size=9) == b"abc"
+    await storage.close()
+
+
+@pytest.mark.asyncio
+async def test_objects_of_others_are_no_chunks() -> None:
+    bucket = MemoryObjectStore()
+    await bucket.create("cluster.json", [b"{}"])
+    storage = over_objects(bucket)
+    await storage.publish(NAME, [b"abc"])
+
+    assert await storage.list() == [ChunkInfo(NAME, 3)]
+
+
+@pytest.mark.asyncio
+async def test_no_more_puts_than_said_are_under_way() -> None:
+    faulty = FaultyStore(MemoryObjectStore())
+    storage = ObjectStorage(RetryingStore(faulty, clock=HastyClock()), puts_count_max=3)
+    faulty.fail("create", *[Fault.STALL] * 10)
+    publishes = [asyncio.ensure_future(storage.publish(f"{number}.chunk", [b"x"])) for number in range(10)]
+    await at_once(lambda: faulty.stalled_count == 3)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert faulty.stalled_count == 3
+    faulty.release()
+    await asyncio.gather(*publishes)
+    await storage.close()

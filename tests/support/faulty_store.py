@@ -84,8 +84,9 @@ def random_faults(seed: int, *, rate: float, faults: Sequence[Fault] = RANDOM_FA
 class FaultyStore:
     """An `ObjectStore` over any other one, whose calls meet faults: those that `fail` names first, then the schedule's.
 
-    Several clients of one store have each their own. Nothing depends on a clock: a call that comes late happens when
-    `land` is called, or before one of the next three calls to this object; a stalled one when `release` is called.
+    Several clients of one store have each their own. Nothing depends on a clock. What comes late by name happens when
+    `land` is called; what the schedule lets come late, before one of the next three calls to this object at the latest.
+    A stalled call happens when `release` is called.
     """
 
     store: ObjectStore
@@ -95,8 +96,8 @@ class FaultyStore:
     # The faults that there were, in their order.
     met: list[tuple[str, Fault]] = field(default_factory=list)
     _script: dict[str, deque[Fault | None]] = field(default_factory=dict)
-    # Calls that have not happened, and how many other ones happen before them.
-    _late: list[tuple[int, Callable[[], Coroutine[Any, Any, Any]]]] = field(default_factory=list)
+    # Calls that have not happened, and how many calls are left until they do; None if the test says when.
+    _late: list[tuple[int | None, Callable[[], Coroutine[Any, Any, Any]]]] = field(default_factory=list)
     _gate: asyncio.Event = field(default_factory=asyncio.Event)
     _stalled_count: int = 0
 
@@ -181,12 +182,13 @@ class FaultyStore:
         *,
         conflict: StorageError | None = None,
     ) -> T:
+        is_drawn = not self._script.get(operation)
         fault = await self._arrive(operation, key)
         if fault is Fault.CONFLICT:
             assert conflict is not None
             raise conflict
         if fault is Fault.LATE:
-            self._late.append((1 + sum(self.calls.values()) % 3, happen))
+            self._late.append((1 + sum(self.calls.values()) % 3 if is_drawn else None, happen))
             raise StoreUnavailableError(fault.value, subject=key)
         answer = await happen()
         if fault is Fault.LOST_ANSWER:
@@ -214,8 +216,8 @@ class FaultyStore:
         return fault
 
     async def _land_some(self) -> None:
-        due = [happen for left, happen in self._late if left <= 1]
-        self._late = [(left - 1, happen) for left, happen in self._late if left > 1]
+        due = [happen for left, happen in self._late if left == 1]
+        self._late = [(left and left - 1, happen) for left, happen in self._late if left != 1]
         for happen in due:
             await _ignoring_refusal(happen())
 

@@ -1,0 +1,56 @@
+"""A store that only pretends is found out; an honest one is not, however badly it answers."""
+
+import random
+
+import pytest
+
+from millrace.server.object_store import ObjectStoreOptions, RetryingStore, probe
+from tests.support.clock import HastyClock
+from tests.support.faulty_store import RANDOM_FAULTS, Cheat, CheatingStore, Fault, FaultyStore, random_faults
+from tests.support.object_store import MemoryObjectStore
+
+WORDS = {
+    Cheat.IGNORES_CREATE: "let 20 of 20 puts at once create one object",
+    Cheat.CREATES_WITHOUT_LOCK: "puts at once create one object, where exactly 1 may succeed",
+    Cheat.IGNORES_TAG: "let 20 of 20 puts at once replace one object",
+    Cheat.REPLACES_WITHOUT_LOCK: "puts at once replace one object, where exactly 1 may succeed",
+    Cheat.LISTS_LATE: "listed objects other than those that there were",
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cheat", Cheat)
+async def test_a_store_that_pretends_is_told_in_a_sentence(cheat: Cheat) -> None:
+    """Behaviour 93: it accepts the condition and ignores it, or checks it without a lock, or lists what was."""
+    store = CheatingStore(cheat)
+
+    fault = (await probe(RetryingStore(store, clock=HastyClock()))).fault
+
+    assert WORDS[cheat] in fault
+    assert "\n" not in fault
+
+
+@pytest.mark.asyncio
+async def test_an_honest_store_passes_and_keeps_nothing() -> None:
+    store = MemoryObjectStore(page_size_max=1)
+
+    honesty = await probe(RetryingStore(store))
+
+    assert (honesty.created, honesty.replaced, honesty.fault) == (1, 1, "")
+    assert not store.objects
+
+
+@pytest.mark.asyncio
+async def test_faults_on_the_way_are_no_dishonesty() -> None:
+    """Behaviour 93: it is the store that is judged."""
+    faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
+    for seed in range(10):
+        memory = MemoryObjectStore()
+        of_any, of_replace = (random_faults(seed, rate=0.3, faults=each) for each in (faults, [Fault.CONFLICT]))
+        faulty = FaultyStore(memory, lambda name, a=of_any, r=of_replace: r(name) if name == "replace" else a(name))
+        options = ObjectStoreOptions(patience_s=1e6)
+
+        honesty = await probe(RetryingStore(faulty, options, clock=HastyClock(), random=random.Random(seed)))
+
+        assert honesty.fault == ""
+        assert not memory.objects
