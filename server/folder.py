@@ -64,12 +64,13 @@ class Identity:
     store: str
 
 
-def open_folder(files: FileSystem, path: Path, *, store: str = "") -> DataFolder:
+def open_folder(files: FileSystem, path: Path, *, store: str = "", server_id: uuid.UUID | None = None) -> DataFolder:
     """Make or open a data folder, and own it. Blocks. A folder that is refused is left as it was.
 
     Args:
         store: URL of the object store where its history is to be; empty for the folder itself. It cannot change once
             there is a container.
+        server_id: of the server whose folder a new one is to be; None for a new server.
 
     Raises:
         FolderLockedError: another server has it.
@@ -86,7 +87,7 @@ def open_folder(files: FileSystem, path: Path, *, store: str = "") -> DataFolder
         # Another server may have had the folder in between.
         _check_usable(files, path, store)
         found = read_identity(files, path) if files.exists(path / IDENTITY_NAME) else None
-        wanted = Identity(found.server_id if found else uuid.uuid4(), store)
+        wanted = Identity(found.server_id if found else server_id or uuid.uuid4(), store)
         if found != wanted:
             _write_identity(files, path, wanted)
         _close_to_others(files, path)

@@ -24,6 +24,9 @@ class ContainerOptions:
             refused.
         queue_size_bytes_low: below this, appends are no longer slowed down.
         checkpoint_interval_s: how often a checkpoint is stored, if anything has changed.
+        copy_interval_s: how often the checkpoint is copied to tier 2, if it has changed; 0: when that frees something.
+            `millrace restore` finds nothing that was flushed after the last copy, so 0 means a minute if the history is
+            in an object store.
         garbage_interval_s: how often chunks that nothing refers to any more are deleted.
         orphan_grace_s: how long after a start the server deletes chunks that belong to no segment.
         idle_bytes_max: how much memory idle segments, streams and writers may use together, about 4 KB for a stream;
@@ -46,6 +49,7 @@ class ContainerOptions:
     queue_size_bytes_high: int = 64 * MIB
     queue_size_bytes_low: int = 32 * MIB
     checkpoint_interval_s: float = 10.0
+    copy_interval_s: float = 0.0
     garbage_interval_s: float = 60.0
     orphan_grace_s: float = 3600.0
     idle_bytes_max: int = 128 * MIB
@@ -62,7 +66,7 @@ class ContainerOptions:
         demand_at_least(
             self, 0, "chunk_size_bytes_small", "idle_bytes_max", "verified_at_once_count_max",
             "attributes_segment_bytes_max", "attributes_bytes_max",
-            "flush_age_s", "checkpoint_interval_s", "garbage_interval_s", "orphan_grace_s",
+            "flush_age_s", "checkpoint_interval_s", "copy_interval_s", "garbage_interval_s", "orphan_grace_s",
         )  # fmt: skip
         demand_above_zero(self, "transaction_size_bytes_max")
 

@@ -65,6 +65,7 @@ class Checkpointer:
         self._clock = container.clock
         self._lock = asyncio.Lock()
         self._copy_count = 0
+        self._copied: CheckpointVersion | None = None
         self._is_ending = False
         # What is being saved, in a thread: it continues if whoever waits for it is cancelled.
         self._saving: asyncio.Task[None] | None = None
@@ -79,6 +80,11 @@ class Checkpointer:
     def copy_needs_less_log(self) -> bool:
         """Whether a copy of the last checkpoint would need less of the log than the newest copy."""
         return self.saved is not None and self.saved.version.replay_from > self.copy_replay_from
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the last checkpoint is another than the one of which this start has published a copy."""
+        return self.saved is not None and self.saved.version != self._copied
 
     @property
     def is_epoch_stored(self) -> bool:
@@ -154,6 +160,7 @@ class Checkpointer:
             await asyncio.to_thread(checkpoints.remove_copy)
         self._container.state.garbage.copy_published(saved.number)
         self.copy_replay_from = saved.version.replay_from
+        self._copied = saved.version
 
     def stop_copying(self) -> None:
         """End the verification of a copy at its next pause: a stop does not wait for it."""

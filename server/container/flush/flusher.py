@@ -236,6 +236,7 @@ class Flusher:
         return self._copying is None and is_copy_due(
             frees_log=checkpointer.copy_needs_less_log and self._recycling_pays(),
             frees_garbage=self._state.garbage.waits_for_copy,
+            has_news=checkpointer.has_news,
             age_s=self._clock.monotonic_s() - checkpointer.copy_begun_s,
             options=self._options,
         )

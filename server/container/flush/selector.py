@@ -31,16 +31,20 @@ def is_checkpoint_due(*, has_changes: bool, is_pressing: bool, age_s: float, opt
     return has_changes and age_s >= (CHECKPOINT_INTERVAL_S_MIN if is_pressing else options.checkpoint_interval_s)
 
 
-def is_copy_due(*, frees_log: bool, frees_garbage: bool, age_s: float, options: ContainerOptions) -> bool:
+def is_copy_due(
+    *, frees_log: bool, frees_garbage: bool, has_news: bool, age_s: float, options: ContainerOptions
+) -> bool:
     """Return whether a copy of the last checkpoint should be published now.
 
     Args:
         frees_log: whether it lets so much of the log be recycled that it pays.
         frees_garbage: whether it lets chunks be deleted.
+        has_news: whether the last checkpoint is another than that of the last copy.
         age_s: since the last copy was begun.
         options: the intervals.
     """
-    return frees_log or (frees_garbage and age_s >= options.garbage_interval_s)
+    is_old = 0 < options.copy_interval_s <= age_s
+    return frees_log or (frees_garbage and age_s >= options.garbage_interval_s) or (has_news and is_old)
 
 
 def recycling_pays(*, reclaimable_bytes: int, capacity_bytes: int, copy_size_bytes: int) -> bool:
