@@ -7,18 +7,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from millrace.server.object_store.cloud import CloudStore
 
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkExistsError, ChunkNotFoundError, InvalidArgumentError, NoSpaceError
 from millrace.server.host.files import OsFileSystem
-from millrace.server.object_store import ObjectStore, ObjectStoreOptions, RetryingStore, StoreUrl
+from millrace.server.object_store import ObjectStore, ObjectStoreOptions, RetryingStore
 from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ObjectStorage, ScopedStorage, Tier2Options
 from tests.support.clock import HastyClock
 from tests.support.faulty_store import RANDOM_FAULTS, Fault, FaultyStore, random_faults
 from tests.support.files import MemoryFileSystem
-from tests.support.object_store import MemoryObjectStore
-from tests.support.s3 import Bucket, S3Server
+from tests.support.object_store import MemoryObjectStore, cloud
+from tests.support.s3 import S3Server
 from tests.support.storage import MemoryStorage
 from tests.support.waiting import at_once
 
@@ -57,12 +56,6 @@ def faulty_objects(_folder: Path) -> ChunkStorage:
     # A change that comes late may come after a chunk of the same name was deleted; what that means has a test below.
     faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
     return over_objects(FaultyStore(MemoryObjectStore(page_size_max=3), random_faults(SEED, rate=0.3, faults=faults)))
-
-
-async def cloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
-    return await CloudStore.connect(StoreUrl.parse(bucket.url), attempt_s=60.0)
 
 
 @pytest_asyncio.fixture(

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from millrace.server.object_store.cloud import CloudStore
-from millrace.server.object_store.options import ObjectStoreOptions
-from millrace.server.object_store.retrying import RetryingStore
-from millrace.server.object_store.url import StoreUrl
 
 from millrace.server.errors import (
     ObjectChangedError,
@@ -23,10 +19,12 @@ from millrace.server.errors import (
     StoreUnavailableError,
 )
 from millrace.server.object_store import ObjectInfo, ObjectStore
+from millrace.server.object_store.options import ObjectStoreOptions
+from millrace.server.object_store.retrying import RetryingStore
 from tests.support.clock import HastyClock
-from tests.support.faulty_store import RANDOM_FAULTS, Fault, FaultyStore, Schedule, random_faults
-from tests.support.object_store import MemoryObjectStore
-from tests.support.s3 import Bucket, HttpFault, MotoServer, S3Server
+from tests.support.faulty_store import Fault, FaultyStore, faults_with_a_known_outcome, random_faults
+from tests.support.object_store import MemoryObjectStore, cloud
+from tests.support.s3 import HttpFault, MotoServer, S3Server
 from tests.support.waiting import at_once
 
 KEY = "c0000/segments/07/chunk-1.chunk"
@@ -50,28 +48,12 @@ async def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.param == "memory":
         store = MemoryObjectStore(page_size_max=5)
     elif request.param == "faulty":
-        store = retrying(FaultyStore(MemoryObjectStore(page_size_max=5), faults_with_a_known_outcome()))
+        store = retrying(FaultyStore(MemoryObjectStore(page_size_max=5), faults_with_a_known_outcome(SEED)))
     else:
         server: S3Server = request.getfixturevalue(request.param)
         store = await cloud(server.make_bucket(), monkeypatch)
     yield store
     await store.close()
-
-
-def faults_with_a_known_outcome() -> Schedule:
-    """Return a schedule of faults that a call has got over when it returns.
-
-    What comes late may come after that, and a replace that found another object after no answer cannot tell.
-    """
-    faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
-    of_any, of_replace = (random_faults(SEED, rate=0.3, faults=each) for each in (faults, [Fault.CONFLICT]))
-    return lambda operation: of_replace(operation) if operation == "replace" else of_any(operation)
-
-
-async def cloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> CloudStore:
-    for name, value in bucket.environment.items():
-        monkeypatch.setenv(name, value)
-    return await CloudStore.connect(StoreUrl.parse(bucket.url), attempt_s=60.0)
 
 
 @pytest.mark.asyncio
@@ -338,8 +320,8 @@ async def test_a_storm_of_503_is_never_fatal_and_silence_is_told() -> None:
     """Behaviour 92: a store that asks to come back is obeyed for as long as it does; one that is gone is given up."""
     memory = MemoryObjectStore()
     faulty = FaultyStore(memory)
-    client = RetryingStore(faulty, ObjectStoreOptions(patience_s=5.0), clock=HastyClock(), random=random.Random(SEED))
-    faulty.fail("create", *[Fault.BUSY] * 1000)
+    client = RetryingStore(faulty, ObjectStoreOptions(patience_s=30.0), clock=HastyClock(), random=random.Random(SEED))
+    faulty.fail("create", *[Fault.BUSY] * 1000, Fault.UNAVAILABLE)
 
     await client.create(KEY, [b"abc"])
 

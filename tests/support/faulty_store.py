@@ -80,6 +80,16 @@ def random_faults(seed: int, *, rate: float, faults: Sequence[Fault] = RANDOM_FA
     return draw
 
 
+def faults_with_a_known_outcome(seed: int) -> Schedule:
+    """Return a schedule, drawn from a seed, of faults that a client which repeats has got over when its call returns.
+
+    What comes late may come after that, and a replace that found another object after no answer cannot tell.
+    """
+    faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
+    of_any, of_replace = (random_faults(seed, rate=0.3, faults=each) for each in (faults, [Fault.CONFLICT]))
+    return lambda operation: of_replace(operation) if operation == "replace" else of_any(operation)
+
+
 @dataclass(slots=True)
 class FaultyStore:
     """An `ObjectStore` over any other one, whose calls meet faults: those that `fail` names first, then the schedule's.

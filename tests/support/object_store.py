@@ -5,11 +5,14 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
+import pytest
 from sortedcontainers import SortedDict
 
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError
-from millrace.server.object_store import ObjectInfo, StoredObject
+from millrace.server.object_store import ObjectInfo, StoredObject, StoreUrl
+from millrace.server.object_store.cloud import CloudStore
+from tests.support.s3 import Bucket
 
 PAGE_SIZE_MAX: Final = 1000
 
@@ -112,3 +115,10 @@ class MemoryObjectStore:
 def tag_of(content: Buffer) -> str:
     """Return the tag of an object with this content."""
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+async def cloud(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> CloudStore:
+    """Return a client of a bucket, one attempt a call; the environment of the test is from then on that for it."""
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    return await CloudStore.connect(StoreUrl.parse(bucket.url), attempt_s=60.0)

@@ -160,7 +160,6 @@ def moto_server() -> Iterator[MotoServer]:
 
     gate = FaultyGate(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, gate, threaded=True, request_handler=Handler)
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="moto", daemon=True)
     thread.start()
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, probe
 from tests.support.clock import HastyClock
-from tests.support.faulty_store import RANDOM_FAULTS, Cheat, CheatingStore, Fault, FaultyStore, random_faults
+from tests.support.faulty_store import Cheat, CheatingStore, FaultyStore, faults_with_a_known_outcome
 from tests.support.object_store import MemoryObjectStore
 
 WORDS = {
@@ -43,11 +43,9 @@ async def test_an_honest_store_passes_and_keeps_nothing() -> None:
 @pytest.mark.asyncio
 async def test_faults_on_the_way_are_no_dishonesty() -> None:
     """Behaviour 93: it is the store that is judged."""
-    faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
     for seed in range(10):
         memory = MemoryObjectStore()
-        of_any, of_replace = (random_faults(seed, rate=0.3, faults=each) for each in (faults, [Fault.CONFLICT]))
-        faulty = FaultyStore(memory, lambda name, a=of_any, r=of_replace: r(name) if name == "replace" else a(name))
+        faulty = FaultyStore(memory, faults_with_a_known_outcome(seed))
         options = ObjectStoreOptions(patience_s=1e6)
 
         honesty = await probe(RetryingStore(faulty, options, clock=HastyClock(), random=random.Random(seed)))
