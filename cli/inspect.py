@@ -1,5 +1,6 @@
 """`millrace inspect`: any file that a server keeps, or all of them, decoded for people. Offline."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -14,16 +15,22 @@ from .inspect_chunk import inspect_chunk
 from .inspect_folder import inspect_folder, is_data_folder
 from .inspect_log import MAGIC as LOG_MAGIC
 from .inspect_log import NEWEST_MAGIC, inspect_log, inspect_newest
+from .inspect_store import inspect_history
 from .report import Report
+from .tier2 import StoreOption, checked_store, fetch, remote_history
 
 DEFAULT_LIMIT = 100
 
 
 def inspect(
     path: Annotated[
-        Path,
-        typer.Argument(help="A log file, a chunk, a checkpoint or a part of its copy, or a data folder.", exists=True),
-    ],
+        Path | None,
+        typer.Argument(
+            help="A log file, a chunk, a checkpoint or a part of its copy, or a data folder; a name in the --store.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     with_hex: Annotated[bool, typer.Option("--hex", help="Show every field with its offset and bytes.")] = False,
     at: Annotated[
@@ -38,12 +45,37 @@ def inspect(
 ) -> None:
     """Show what a file of the server contains, decoded.
 
+    With --store alone, the chunks and copies of checkpoints in an object store are listed; with a name of one of them,
+    it is fetched and shown.
+
     Reads only, and needs no server. Exits with 1 when something does not match its checksum.
     """
-    report = inspect_path(path, with_hex=with_hex, at=at, limit=limit)
+    if store:
+        report = inspect_store(checked_store(store), path, with_hex=with_hex, at=at, limit=limit)
+    elif path is not None and path.exists():
+        report = inspect_path(path, with_hex=with_hex, at=at, limit=limit)
+    else:
+        raise typer.BadParameter(f"{path} does not exist" if path else "name a file, a folder, or a store with --store")
     report.print(as_json=as_json)
     if report.problems:
         raise typer.Exit(1)
+
+
+def inspect_store(url: str, name: Path | None, *, with_hex: bool = False, at: int = 0, limit: int) -> Report:
+    """Return what is in an object store, or what an object in it holds.
+
+    Args:
+        name: of the object, from the URL on; None for all of them.
+    """
+    if name is None:
+        with remote_history(url) as history:
+            return inspect_history(history, limit=limit)
+    with tempfile.TemporaryDirectory(prefix="millrace-inspect-") as folder:
+        target = Path(folder) / name
+        fetch(url, name.as_posix(), target)
+        report = inspect_path(target, with_hex=with_hex, at=at, limit=limit)
+    report.path = f"{url}/{name.as_posix()}"
+    return report
 
 
 def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int = DEFAULT_LIMIT) -> Report:

@@ -33,6 +33,7 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
         report.facts["server_id"] = str(server_id)
         if identity.store:
             report.facts["store"] = identity.store
+            report.notes.append(f"`millrace inspect --store {identity.store}` lists the chunks")
     except ConfigurationError as error:
         report.problems.append(str(error))
     try:

@@ -73,9 +73,10 @@ COMMANDS: Final = {
     "write": Command(PANELS[2], "Write lines of standard input as events.", ".writing"),
     "read": Command(PANELS[2], "Print the events between two places.", ".reading"),
     "tail": Command(PANELS[2], "Print events as they become durable.", ".reading"),
-    "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint or data folder.", extra="server"),
-    "verify": Command(PANELS[3], "Check every byte of a data folder.", extra="server"),
+    "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint, data folder or store.", extra="server"),
+    "verify": Command(PANELS[3], "Check every byte of a data folder or an object store.", extra="server"),
     "repair": Command(PANELS[3], "Continue without what the log has lost.", extra="server"),
+    "restore": Command(PANELS[3], "Make a data folder from an object store.", extra="server"),
     "doctor": Command(PANELS[3], "Measure what a sync costs; check limits and versions.", extra="server"),
     "bench": Command(
         PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command", "server"

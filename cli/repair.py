@@ -11,23 +11,25 @@ from rich.text import Text
 
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container import repair as container_repair
+from millrace.server.container.ids import scope_of
 from millrace.server.container.local import local_environment
 from millrace.server.container.repair import AcceptancePlan, plan_acceptance, published_chunks
 from millrace.server.container.startup import open_container
 from millrace.server.errors import ServerError, StorageError
-from millrace.server.folder import TIER2_FOLDER, read_identity
+from millrace.server.folder import CONTAINERS_FOLDER, read_identity
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import ServerOptions
 from millrace.server.settings import load_settings
-from millrace.server.tier2 import LocalStorage, ScopedStorage
+from millrace.server.tier2 import ScopedStorage
 from millrace.server.wal import LogOwner
 
 from .connecting import JsonOption
 from .figures import count_text, size_text
 from .output import print_done, print_json, print_note, print_table, print_text
 from .survey import Container, survey
+from .tier2 import opened_tier2, remote_history, store_of
 from .verification import container_folders, owned_folder
 
 LISTED_COUNT_MAX: Final = 20
@@ -56,7 +58,7 @@ def repair(
         lost = [each for each in found if each["loss"] is not None]
         if accept_loss:
             for each in lost:
-                asyncio.run(_accept(data_dir, each["container"]))
+                asyncio.run(recover_and_accept(data_dir, each["container"], store=store_of(data_dir)))
                 each["accepted"] = True
     if as_json:
         print_json({"path": str(data_dir), "ok": accept_loss or not lost, "containers": found})
@@ -70,7 +72,10 @@ def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
     """Return what a container has lost, and what accepting it changes; changes nothing."""
     owner = LogOwner(container_id=int(folder.name, 16), server_id=read_identity(OsFileSystem(), data_dir).server_id)
     with ExitStack() as stack:
-        container = stack.enter_context(survey(folder, owner=owner, capacity_bytes=_capacity_bytes(data_dir)))
+        history = stack.enter_context(remote_history(store)) if (store := store_of(data_dir)) else None
+        container = stack.enter_context(
+            survey(folder, owner=owner, history=history, capacity_bytes=_capacity_bytes(data_dir))
+        )
         if container.log_error:
             raise StorageError(f"the log cannot be read: {container.log_error}", subject=str(container.log_folder))
         examined: dict[str, Any] = {"container": container.number, "loss": None, "plan": None, "accepted": False}
@@ -97,48 +102,56 @@ def _options(data_dir: Path) -> ServerOptions:
 
 async def _plan(container: Container, data_dir: Path) -> AcceptancePlan:
     assert container.loss is not None
-    storage = LocalStorage(OsFileSystem(), data_dir / TIER2_FOLDER, _options(data_dir).tier2)
-    try:
-        chunks = await published_chunks(ScopedStorage(storage, container.scope.removeprefix(f"{TIER2_FOLDER}/")))
-    finally:
-        await storage.close()
+    async with opened_tier2(data_dir, store=store_of(data_dir), options=_options(data_dir).tier2) as storage:
+        chunks = await published_chunks(ScopedStorage(storage, scope_of(container.number)))
     return plan_acceptance(container.state, container.loss, chunks)
 
 
-async def _accept(data_dir: Path, number: int) -> None:
-    """Accept the loss of one container.
+async def recover_and_accept(data_dir: Path, number: int, *, store: str) -> dict[str, Any]:
+    """Recover a container as a starting server would, accept what its log has lost, and return what was recovered.
+
+    Args:
+        store: URL of the object store that has the history; empty if the folder has it.
 
     Raises:
         ServerError, OSError: it could not be done; calling again tells what is left to do.
     """
     options, files = _options(data_dir), OsFileSystem()
-    storage = LocalStorage(files, data_dir / TIER2_FOLDER, options.tier2)
     cache = PageCache(CacheOptions())
     failures: list[ServerError] = []
     try:
-        environment = await local_environment(
-            number,
-            next(folder for folder in container_folders(data_dir) if int(folder.name, 16) == number),
-            files=files,
-            storage=storage,
-            container_options=options.container,
-            wal_options=options.wal,
-            clock=SystemClock(),
-            metrics=Metrics(),
-            server_id=read_identity(files, data_dir).server_id,
-            cache=cache,
-            page_size_bytes=options.tier2.page_size_bytes,
-            on_failure=failures.append,
-        )
-        opened = await open_container(environment)
-        try:
-            if opened.container.loss is not None:
-                await container_repair.accept_loss(opened)
-        finally:
-            await opened.close(log_s=options.shutdown_s, flush_s=0.0)
+        async with opened_tier2(data_dir, store=store, options=options.tier2) as storage:
+            environment = await local_environment(
+                number,
+                data_dir / CONTAINERS_FOLDER / f"{number:04x}",
+                files=files,
+                storage=storage,
+                container_options=options.container,
+                wal_options=options.wal,
+                clock=SystemClock(),
+                metrics=Metrics(),
+                server_id=read_identity(files, data_dir).server_id,
+                cache=cache,
+                page_size_bytes=options.tier2.page_size_bytes,
+                on_failure=failures.append,
+            )
+            opened = await open_container(environment)
+            try:
+                loss, state = opened.container.loss, opened.container.state
+                recovered = {
+                    "container": number,
+                    "segments": state.user_segment_count,
+                    "streams": len(state.streams),
+                    "sequence": state.sequence,
+                    "loss": "" if loss is None else str(loss),
+                }
+                if loss is not None:
+                    await container_repair.accept_loss(opened)
+                return recovered
+            finally:
+                await opened.close(log_s=options.shutdown_s, flush_s=0.0)
     finally:
         await cache.close()
-        await storage.close()
 
 
 def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> None:

@@ -39,6 +39,8 @@ from millrace.server.wal import (
 )
 from millrace.wire.errors import WireError
 
+from .tier2 import RemoteHistory
+
 SIDE_FILES: Final = ("-journal", "-wal", "-shm")
 
 OnBytes = Callable[[int], None]
@@ -50,6 +52,7 @@ class Container:
 
     Attributes:
         owner: whom log and copies must belong to, None if that does not matter.
+        history: what is in the object store that has tier 2; None if that is in the data folder.
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
         starts: whether a server would start with this checkpoint, or put a copy in its place.
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
@@ -61,6 +64,7 @@ class Container:
 
     folder: Path
     owner: LogOwner | None = None
+    history: RemoteHistory | None = None
     checkpoint: Checkpoint | None = None
     checkpoint_error: str = ""
     starts: bool = True
@@ -69,6 +73,8 @@ class Container:
     report: RecoveryReport | None = None
     newest: Newest = field(default_factory=lambda: Newest(()))
     log_error: str = ""
+    # False where only the object store was read.
+    has_log: bool = True
     loss: LogLoss | None = None
     # By segment, what a server found damaged before its last checkpoint.
     known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
@@ -94,8 +100,14 @@ class Container:
 
     @property
     def scope(self) -> str:
-        """The folder with its chunks and copies, from the data folder on."""
-        return f"{TIER2_FOLDER}/{scope_of(self.number)}"
+        """What the names of its chunks and copies begin with: from the data folder on, or from the store on."""
+        return f"{self.history.url if self.history else TIER2_FOLDER}/{scope_of(self.number)}"
+
+    @property
+    def tier2(self) -> Path:
+        """The folder with its copies of the checkpoint; of a store, where they have been fetched to."""
+        root = self.history.folder if self.history else self.folder.parent.parent / TIER2_FOLDER
+        return root / scope_of(self.number)
 
     @property
     def log_folder(self) -> Path:
@@ -197,17 +209,23 @@ def checkpoint_copies(tier2: Path) -> list[CheckpointCopy]:
 
 @contextmanager
 def survey(
-    folder: Path, *, owner: LogOwner | None, capacity_bytes: int = 0, on_bytes: OnBytes = lambda _: None
+    folder: Path,
+    *,
+    owner: LogOwner | None,
+    history: RemoteHistory | None = None,
+    capacity_bytes: int = 0,
+    on_bytes: OnBytes = lambda _: None,
 ) -> Iterator[Container]:
     """Yield the container in `folder`, read as a starting server would; change nothing. Valid inside of the context.
 
     Args:
         folder: of the container.
         owner: whom log and copies must belong to, None if that does not matter.
+        history: what is in the object store that has tier 2; None if that is in the data folder.
         capacity_bytes: the most that the log can hold as the server is set; 0 for what the checkpoint says.
         on_bytes: called with the number of bytes of the log that were read.
     """
-    found = Container(folder, owner)
+    found = Container(folder, owner, history)
     with ExitStack() as stack:
         store = _find_checkpoint(found, stack)
         found.state = state_of(store, found.checkpoint, container=found.number)
@@ -284,8 +302,7 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
     except ServerError as error:
         found.checkpoint_error = str(error)
         found.starts = not isinstance(error, ConfigurationError)
-    tier2 = found.folder.parent.parent / found.scope
-    copies = checkpoint_copies(tier2)
+    copies = checkpoint_copies(found.tier2)
     if copies and found.checkpoint is None:
         found.checkpoint_error = found.checkpoint_error or "it is missing"
     for copy in copies:
@@ -293,7 +310,7 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
             break
         try:
             with ExitStack() as opened:
-                candidate, checkpoint = opened.enter_context(opened_copy(tier2, copy, owner=found.owner))
+                candidate, checkpoint = opened.enter_context(opened_copy(found.tier2, copy, owner=found.owner))
                 if found.checkpoint is not None and checkpoint.version <= found.checkpoint.version:
                     break
                 stack.push(opened.pop_all())

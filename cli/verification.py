@@ -26,16 +26,15 @@ from millrace.server.tier2 import (
     ChunkInfo,
     ChunkRecord,
     ChunkStorage,
-    LocalStorage,
     ScopedStorage,
-    Tier2Options,
     verify_chunk,
 )
 from millrace.server.wal import Ending, LogOwner
 from millrace.server.wal.logfile import log_file_number
 
-from .figures import count_text
+from .figures import count_text, size_text
 from .survey import Container, log_files, logged_ranges, missing_ranges, opened_copy, survey
+from .tier2 import RemoteHistory, opened_tier2
 
 CHUNK_PREFIX: Final = "segments/"
 
@@ -95,9 +94,13 @@ def owned_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def bytes_to_read(folder: Path) -> int:
-    """Return how many bytes `verify_folder` goes through."""
-    logs = sum(path.stat().st_size for container in container_folders(folder) for path in log_files(container))
+def bytes_to_read(folder: Path | None, history: RemoteHistory | None) -> int:
+    """Return how many bytes `verify_folder` or `verify_history` goes through."""
+    folders = container_folders(folder) if folder is not None else []
+    logs = sum(path.stat().st_size for container in folders for path in log_files(container))
+    if history is not None:
+        return logs + sum(chunk.size for chunk in history.chunks)
+    assert folder is not None
     return logs + sum(path.stat().st_size for path in (folder / TIER2_FOLDER).rglob("*.chunk"))
 
 
@@ -106,11 +109,17 @@ def container_folders(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / CONTAINERS_FOLDER).iterdir() if path.is_dir())
 
 
-def verify_folder(folder: Path, *, on_step: OnStep = lambda _what, _size: None) -> Verification:
+def verify_folder(
+    folder: Path, *, history: RemoteHistory | None = None, on_step: OnStep = lambda _what, _size: None
+) -> Verification:
     """Go through everything in a data folder that no server uses. Changes nothing. Blocks.
+
+    Args:
+        history: what is in the object store that has tier 2; None if that is in the folder.
 
     Raises:
         FolderVersionError: another version wrote it.
+        StorageError: the store does not answer.
     """
     result = Verification()
     files = OsFileSystem()
@@ -125,10 +134,40 @@ def verify_folder(folder: Path, *, on_step: OnStep = lambda _what, _size: None) 
         found = []
         for number, container in enumerate(container_folders(folder)):
             owner = LogOwner(container_id=number, server_id=owner_id) if owner_id is not None else None
-            surveyed = survey(container, owner=owner, on_bytes=lambda size: on_step("log", size))
+            surveyed = survey(container, owner=owner, history=history, on_bytes=lambda size: on_step("log", size))
             found.append(stack.enter_context(surveyed))
             _judge_container(result, folder, found[-1])
-        asyncio.run(_verify_tier2(result, folder, found, on_step=on_step))
+        asyncio.run(_verify_tier2(result, folder, found, history=history, on_step=on_step))
+    return result
+
+
+def verify_history(history: RemoteHistory, *, on_step: OnStep = lambda _what, _size: None) -> Verification:
+    """Go through everything in an object store, without the data folder: what could be restored from it. Blocks.
+
+    What was only in the log when the newest copy of the checkpoint was made is told in a note.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    result = Verification()
+    with ExitStack() as stack:
+        found = []
+        for number in history.containers:
+            folder = history.folder / CONTAINERS_FOLDER / f"{number:04x}"
+            folder.mkdir(parents=True)
+            container = stack.enter_context(survey(folder, owner=None, history=history))
+            # That checkpoint and log are not there says nothing.
+            container.checkpoint_error, container.has_log = "", False
+            found.append(container)
+            result.containers += 1
+            result.segments += len(container.state.segments)
+            if container.copy is None:
+                result.find(f"{container.scope}{CHECKPOINT_PREFIX}", "there is no good copy of the checkpoint")
+        asyncio.run(_verify_tier2(result, history.folder, found, history=history, on_step=on_step))
+        segments = [segment for container in found for segment in container.state.segments.values()]
+        only_logged = sum(segment.length - max(segment.start_offset, segment.flushed_offset) for segment in segments)
+        if only_logged:
+            result.notes.append(f"{size_text(only_logged)} were only in the log when the newest copy was made")
     return result
 
 
@@ -227,26 +266,26 @@ def _judge_producers(result: Verification, found: Container, *, file: str) -> No
             result.find(file, f"producer {producer.writer_id} has committed {row.last_sequence} in no run")
 
 
-async def _verify_tier2(result: Verification, folder: Path, found: list[Container], *, on_step: OnStep) -> None:
-    storage = LocalStorage(OsFileSystem(), folder / TIER2_FOLDER, Tier2Options())
-    try:
+async def _verify_tier2(
+    result: Verification, folder: Path, found: list[Container], *, history: RemoteHistory | None, on_step: OnStep
+) -> None:
+    async with opened_tier2(folder, store=history.url if history else "") as storage:
         for container in found:
             await _verify_scope(result, folder, container, storage, on_step=on_step)
         scopes = tuple(scope_of(container.number) for container in found)
         for chunk in await storage.list():
             if not chunk.name.startswith(scopes):
-                result.find(f"{TIER2_FOLDER}/{chunk.name}", "belongs to no container of this folder")
-    finally:
-        await storage.close()
+                place = history.url if history else TIER2_FOLDER
+                result.find(f"{place}/{chunk.name}", "belongs to no container of this folder")
 
 
 async def _verify_scope(
-    result: Verification, folder: Path, container: Container, storage: LocalStorage, *, on_step: OnStep
+    result: Verification, folder: Path, container: Container, storage: ChunkStorage, *, on_step: OnStep
 ) -> None:
     """Check what one container has in tier 2, and hold its segments against it."""
     scoped = ScopedStorage(storage, scope_of(container.number))
     parts = await scoped.list(CHECKPOINT_PREFIX)
-    _verify_copies(result, folder, container, parts)
+    _verify_copies(result, container, parts)
     on_step("tier 2", sum(part.size for part in parts))
     chunks = {chunk.name: chunk for chunk in await scoped.list(CHUNK_PREFIX)}
     orphans = dict(chunks)
@@ -273,12 +312,12 @@ async def _verify_scope(
         )
 
 
-def _verify_copies(result: Verification, folder: Path, container: Container, parts: list[ChunkInfo]) -> None:
+def _verify_copies(result: Verification, container: Container, parts: list[ChunkInfo]) -> None:
     """Check every byte of the copies of the checkpoint, and that each is the one that its name says."""
     copies = whole_copies(parts)
     for copy in copies:
         try:
-            with opened_copy(folder / container.scope, copy, owner=container.owner):
+            with opened_copy(container.tier2, copy, owner=container.owner):
                 pass
         except ServerError as error:
             at = error.offset if isinstance(error, ChunkCorruptError) else None
@@ -353,7 +392,8 @@ def _cross_check(result: Verification, segment: Segment, found: Container, chunk
     # Bytes of a merged segment stay with the source, which is checked by itself, until a flush copies them.
     links = [other.link for other in found.state.merged.values() if other.link is not None]
     present += [(link.offset, link.end) for link in links if link.target_id == segment.segment_id]
-    for start, end in missing_ranges(segment.start_offset, segment.length, present):
+    known_end = segment.length if found.has_log else segment.flushed_offset
+    for start, end in missing_ranges(segment.start_offset, known_end, present):
         result.find(
             _name(found.folder, found.folder.parent.parent),
             "neither a chunk nor the log holds these bytes",

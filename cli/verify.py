@@ -1,5 +1,6 @@
-"""`millrace verify`: go through a data folder and name what is not as it was written."""
+"""`millrace verify`: go through a data folder or an object store and name what is not as it was written."""
 
+from contextlib import ExitStack
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Annotated
@@ -9,34 +10,54 @@ from rich.text import Text
 
 from .figures import count_text, size_text
 from .output import print_json, print_note, print_table, print_text, progress
-from .verification import Verification, bytes_to_read, owned_folder, verify_folder
+from .tier2 import StoreOption, checked_store, remote_history, store_of
+from .verification import Verification, bytes_to_read, owned_folder, verify_folder, verify_history
 
 
 def verify(
-    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that is not running.")],
+    data_dir: Annotated[
+        Path | None, typer.Argument(help="The data folder of a server that is not running.", show_default=False)
+    ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check every byte of a data folder against its checksums, and that its files fit together.
 
+    Chunks and copies of checkpoints are read from the object store where the folder has its history there. With
+    --store alone, what is in the store is checked by itself, also while a server uses it: what could be restored.
+
     Exits with 1 when anything is damaged or missing, and names each file and offset. Changes nothing.
     """
-    with owned_folder(data_dir), progress("verifying", total=bytes_to_read(data_dir), in_bytes=True) as update:
+    url = checked_store(store) if store else store_of(data_dir) if data_dir else ""
+    if data_dir is None and not url:
+        raise typer.BadParameter("name a data folder, or an object store with --store")
+    with ExitStack() as stack:
+        if data_dir is not None:
+            stack.enter_context(owned_folder(data_dir))
+        history = stack.enter_context(remote_history(url)) if url else None
+        total = bytes_to_read(data_dir, history)
+        update = stack.enter_context(progress("verifying", total=total, in_bytes=True))
 
         def on_step(what: str, size: int) -> None:
             update(advance=size, description=f"verifying {what}")
 
-        result = verify_folder(data_dir, on_step=on_step)
+        if data_dir is not None:
+            result = verify_folder(data_dir, history=history, on_step=on_step)
+        else:
+            assert history is not None
+            result = verify_history(history, on_step=on_step)
+    place = str(data_dir or url)
     if as_json:
-        print_json({"path": str(data_dir), "ok": not result.findings, **asdict(result)})
+        print_json({"path": place, "ok": not result.findings, **asdict(result)})
     else:
-        _print(result, data_dir)
+        _print(result, place)
     if result.findings:
         raise typer.Exit(1)
 
 
-def _print(result: Verification, data_dir: Path) -> None:
+def _print(result: Verification, place: str) -> None:
     print_text(
-        f"{data_dir}: {count_text(result.segments, 'segment')}, "
+        f"{place}: {count_text(result.segments, 'segment')}, "
         f"{count_text(result.batches, 'batch', 'batches')} of the log ({size_text(result.log_bytes)}), "
         f"{count_text(result.chunks, 'chunk')} ({size_text(result.chunk_bytes)})"
     )
