@@ -40,6 +40,7 @@ from millrace.server.host.files import FileSystem, OsFileSystem
 from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
+from millrace.server.host.tokens import TokenGate
 
 from .cache import PageCache
 from .errors import ConfigurationError, ServerError
@@ -126,6 +127,7 @@ class Server:
             counters=self._counters,
         )
         self._incidents = Incidents()
+        self._tokens = TokenGate(options.front.token)
         self._listener: asyncio.Server | None = None
         self._console: ConsoleSite | None = None
         # What is apart from the tasks of the container, which it ends and starts again.
@@ -413,6 +415,7 @@ class Server:
             memory=self._reader_memory,
             request_memory=self._request_memory,
             incidents=self._incidents,
+            tokens=self._tokens,
             seconds=self._metrics.request_seconds,
         )
         self._connections.expect(connection)
@@ -420,14 +423,17 @@ class Server:
 
     def _open_console(self, address: Address) -> "ConsoleSite":
         # Loaded here, since with it comes the client, and a server without a console starts sooner.
+        from millrace.server.console.access import Access
         from millrace.server.console.api import Api
         from millrace.server.console.feeds import Feeds
         from millrace.server.console.liveness import loop_answers
         from millrace.server.console.site import ConsoleSite
 
-        token = self._options.front.token
-        feeds = Feeds(address=self._own_address, token=token, options=self._options.feed, counters=self._feed_counters)
-        api = Api(address=self._own_address, token=token, statistics=self.statistics, health=self.health)
+        access = Access(token=self._options.front.token, host=address.host)
+        feeds = Feeds(
+            address=self._own_address, access=access, options=self._options.feed, counters=self._feed_counters
+        )
+        api = Api(address=self._own_address, access=access, statistics=self.statistics, health=self.health)
         return ConsoleSite(
             host=address.host,
             port=address.port,
@@ -437,6 +443,7 @@ class Server:
             busy=self._busy,
             measure=partial(self._measure_from, asyncio.get_running_loop()),
             is_live=partial(loop_answers, asyncio.get_running_loop()),
+            access=access,
             feeds=feeds,
             api=api,
         )

@@ -30,10 +30,11 @@ from millrace.model.cut import TAIL, parse_choice
 from millrace.model.errors import MillraceError, RequestError
 from millrace.model.names import checked_stream_name
 
+from .access import Access
 from .event_page import EVENTS_COUNT_MAX, event_page
 from .listener import Request, Response
 from .name_search import search_names
-from .requests import RETRY_AFTER_S, RefusedError, check_token, json_response, number_of, parameters_of, refusal_of
+from .requests import RETRY_AFTER_S, RefusedError, json_response, number_of, parameters_of, refusal_of
 from .stream_facts import description, saved_cuts, segments_over_time, summary, transaction
 
 PREFIX: Final = "/api/v1/"
@@ -72,7 +73,7 @@ class Api:
 
     Args:
         address: where the server is reached from its own machine; asked for each request.
-        token: what a request must have, and presents to the server; empty = anyone.
+        access: who may ask.
         statistics: frozen records by the name of their part, and
         health: why the server is not healthy, empty if it is; both only read, and may be called from any thread.
     """
@@ -81,12 +82,12 @@ class Api:
         self,
         *,
         address: Callable[[], str],
-        token: str,
+        access: Access,
         statistics: Callable[[], Mapping[str, Any]],
         health: Callable[[], str],
     ) -> None:
         self._address = address
-        self._token = token
+        self._access = access
         self._statistics = statistics
         self._health = health
         # By whether they are for events.
@@ -105,7 +106,7 @@ class Api:
         if request.method not in ("GET", "HEAD"):
             problem = f"{request.method} is not answered here, only GET and HEAD: the console changes nothing"
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, problem, {"Allow": "GET, HEAD"})
-        check_token(self._token, request)
+        self._access.check_token(request)
         parts = [unquote(part) for part in request.path.removeprefix(PREFIX).split("/")]
         kind = "/".join([parts[0], *("*" for _ in parts[1:3]), *parts[3:]])
         if kind == "server":
@@ -136,7 +137,7 @@ class Api:
             RefusedError: it took too long.
         """
         options = ClientOptions(
-            token=self._token,
+            token=self._access.token,
             client_name="millrace-console",
             connect_timeout_s=CONNECT_TIMEOUT_S,
             request_timeout_s=REQUEST_TIMEOUT_S,

@@ -10,11 +10,12 @@ from millrace.model.cut import StreamCut, parse_choice
 from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.model.names import checked_stream_name
 
+from .access import Access
 from .counters import FeedCounters
 from .feed import FeedOverError, Wanted, feed
 from .listener import Request, Response, StreamedResponse
 from .options import FeedOptions
-from .requests import RETRY_AFTER_S, RefusedError, check_token, parameters_of, refusal_of
+from .requests import RETRY_AFTER_S, RefusedError, parameters_of, refusal_of
 from .sse import CONTENT_TYPE
 
 PATH: Final = "/streams/SCOPE/STREAM/events"
@@ -27,13 +28,15 @@ class Feeds:
 
     Args:
         address: where the server is reached from its own machine; asked for each feed.
-        token: what a request must have, and feeds present to the server; empty = anyone.
+        access: who may read them.
         counters: what is counted.
     """
 
-    def __init__(self, *, address: Callable[[], str], token: str, options: FeedOptions, counters: FeedCounters) -> None:
+    def __init__(
+        self, *, address: Callable[[], str], access: Access, options: FeedOptions, counters: FeedCounters
+    ) -> None:
         self._address = address
-        self._token = token
+        self._access = access
         self._options = options
         self._origins = options.origin_list
         self._counters = counters
@@ -64,7 +67,9 @@ class Feeds:
         """
         self._counters.open += 1
         stack.callback(self._left)
-        begun = feed(wanted, address=self._address(), token=self._token, options=self._options, counters=self._counters)
+        begun = feed(
+            wanted, address=self._address(), token=self._access.token, options=self._options, counters=self._counters
+        )
         chunks = await stack.enter_async_context(aclosing(begun))
         try:
             opening = await anext(chunks)
@@ -115,7 +120,7 @@ class Feeds:
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, problem, {"Allow": "GET, OPTIONS"})
         try:
             parameters = parameters_of(request.query, names=PARAMETERS, subject="a feed")
-            check_token(self._token, request, parameter=parameters.get("token", ""))
+            self._access.check_token(request, parameter=parameters.get("token", ""))
             stream = checked_stream_name("/".join(parts[2:4]))
             resumed = request.headers.get("last-event-id", "").strip()
             start = StreamCut.parse(resumed) if resumed else parse_choice(parameters.get("from", "tail"))

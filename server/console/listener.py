@@ -22,6 +22,8 @@ from typing import Final
 
 import h11
 
+from millrace.server.host.addresses import address_of
+
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_COUNT_MAX: Final = 64
@@ -40,12 +42,14 @@ class Request:
         path: without the query, as it was sent.
         query: after the question mark, as it was sent.
         headers: by their names in small letters; of several with one name, the first.
+        address: of the host that asks, empty if that is not known.
     """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +211,7 @@ class HttpListener:
         self._waiting.pop(task, None)
         if not isinstance(event, h11.Request):
             return  # the peer has left
-        async with self._respond(_request_of(event)) as response:
+        async with self._respond(_request_of(event, writer)) as response:
             if isinstance(response, Response):
                 await _send_whole(connection, writer, response)
             elif not self._streams_ended:
@@ -217,12 +221,18 @@ class HttpListener:
                 deadline.reschedule(self._loop.time() + self._deadline_s)
 
 
-def _request_of(event: h11.Request) -> Request:
+def _request_of(event: h11.Request, writer: asyncio.StreamWriter) -> Request:
     path, _, query = event.target.decode("latin-1").partition("?")
     headers: dict[str, str] = {}
     for name, value in event.headers:
         headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-    return Request(method=event.method.decode("latin-1"), path=path, query=query, headers=headers)
+    return Request(
+        method=event.method.decode("latin-1"),
+        path=path,
+        query=query,
+        headers=headers,
+        address=address_of(writer.get_extra_info("peername")),
+    )
 
 
 def _head(status: HTTPStatus, content_type: str, headers: Mapping[str, str]) -> h11.Response:

@@ -6,7 +6,7 @@ All of it is looked up when Prometheus asks, in the thread of the console.
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -106,15 +106,36 @@ class BuildCollector(Collector):
         yield family
 
 
+class Scrape(Collector):
+    """All metrics, as one peer may see them.
+
+    Args:
+        busy: the streams and cursors with metrics of their own.
+        is_named: whether these are called by their names. Else there are no streams, and the cursors are one row: a
+            sum over streams would fall when one loses its row, and a counter must not.
+    """
+
+    def __init__(self, registry: Collector, busy: Callable[[], Busy], *, is_named: bool) -> None:
+        self._registry = registry
+        self._busy = busy
+        self._is_named = is_named
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all."""
+        yield from self._registry.collect()
+        busy = self._busy()
+        yield from BusyCollector(busy).collect() if self._is_named else _lag_metrics([], [*busy.lags, *busy.other_lags])
+
+
 class BusyCollector(Collector):
     """Tells of the busiest streams and of the cursors that lag most; of the others in one row."""
 
-    def __init__(self, busy: Callable[[], Busy]) -> None:
+    def __init__(self, busy: Busy) -> None:
         self._busy = busy
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is written to streams, and how far cursors lag."""
-        busy = self._busy()
+        busy = self._busy
         sizes = CounterMetricFamily(
             "millrace_stream_written_bytes",
             f"Bytes {_BUSIEST}",
@@ -128,41 +149,39 @@ class BusyCollector(Collector):
         for name, written in [*busy.streams, (OTHERS, busy.others)]:
             sizes.add_metric([name], written.bytes)
             events.add_metric([name], written.events)
-        yield from (sizes, events)
+        yield from (sizes, events, *_lag_metrics(busy.lags, busy.other_lags))
 
-        lag_bytes = GaugeMetricFamily(
-            "millrace_cursor_lag_bytes",
-            f"Bytes of its stream that a cursor has not passed, so that its consumer still has to read them. "
-            f"{_SLOWEST} the sum of the rest.",
-            labels=["stream", "cursor"],
-        )
-        lag_seconds = GaugeMetricFamily(
-            "millrace_cursor_lag_seconds",
-            f"Age of the oldest event that a cursor has not passed, 0 if there is none. Alert on a lag that is too "
-            f"long for you: the consumer is slow or gone. {_SLOWEST} the largest of the rest.",
-            labels=["stream", "cursor"],
-        )
-        now_us = time.time_ns() // 1000
-        for lag in busy.lags:
-            lag_bytes.add_metric([lag.stream, lag.cursor], lag.size_bytes)
-            lag_seconds.add_metric([lag.stream, lag.cursor], _age_s(lag, now_us))
-        lag_bytes.add_metric([OTHERS, OTHERS], sum(lag.size_bytes for lag in busy.other_lags))
-        lag_seconds.add_metric([OTHERS, OTHERS], max((_age_s(lag, now_us) for lag in busy.other_lags), default=0.0))
-        yield from (lag_bytes, lag_seconds)
+
+def _lag_metrics(named: Sequence[CursorLag], others: Sequence[CursorLag]) -> Iterator[Metric]:
+    """Yield how far cursors lag: a row for each of some, and one for the others."""
+    lag_bytes = GaugeMetricFamily(
+        "millrace_cursor_lag_bytes",
+        f"Bytes of its stream that a cursor has not passed, so that its consumer still has to read them. "
+        f"{_SLOWEST} the sum of the rest.",
+        labels=["stream", "cursor"],
+    )
+    lag_seconds = GaugeMetricFamily(
+        "millrace_cursor_lag_seconds",
+        f"Age of the oldest event that a cursor has not passed, 0 if there is none. Alert on a lag that is too "
+        f"long for you: the consumer is slow or gone. {_SLOWEST} the largest of the rest.",
+        labels=["stream", "cursor"],
+    )
+    now_us = time.time_ns() // 1000
+    for lag in named:
+        lag_bytes.add_metric([lag.stream, lag.cursor], lag.size_bytes)
+        lag_seconds.add_metric([lag.stream, lag.cursor], _age_s(lag, now_us))
+    lag_bytes.add_metric([OTHERS, OTHERS], sum(lag.size_bytes for lag in others))
+    lag_seconds.add_metric([OTHERS, OTHERS], max((_age_s(lag, now_us) for lag in others), default=0.0))
+    yield from (lag_bytes, lag_seconds)
 
 
 def registry_of(
-    metrics: Metrics,
-    *,
-    statistics: Callable[[], Statistics],
-    health: Callable[[], str],
-    busy: Callable[[], Busy] = Busy,
+    metrics: Metrics, *, statistics: Callable[[], Statistics], health: Callable[[], str]
 ) -> CollectorRegistry:
     """Return all of these, and what the library tells of the process: memory, processor time, files."""
     registry = CollectorRegistry()
     registry.register(MetricsCollector(metrics))
     registry.register(StatisticsCollector(statistics, health))
-    registry.register(BusyCollector(busy))
     registry.register(BuildCollector())
     ProcessCollector(registry=registry)
     return registry

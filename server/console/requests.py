@@ -1,6 +1,5 @@
-"""What a request to the console may ask: its token, its parameters, and how it is refused."""
+"""What a request to the console may ask: its parameters, and how it is refused."""
 
-import hmac
 import json
 from collections.abc import Collection, Mapping
 from http import HTTPStatus
@@ -10,7 +9,7 @@ from urllib.parse import parse_qs
 from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError, StreamNotFoundError
 from millrace.model.errors import InvalidArgumentError, MillraceError
 
-from .listener import Request, Response
+from .listener import Response
 
 RETRY_AFTER_S: Final = 5
 NUMBER_DIGITS_MAX: Final = 19
@@ -34,26 +33,6 @@ def json_response(status: HTTPStatus, content: Any, headers: Mapping[str, str] |
     """Return JSON as an answer."""
     body = json.dumps(content, indent=2, default=str).encode() + b"\n"
     return Response(status, "application/json", body, headers or {})
-
-
-def check_token(token: str, request: Request, *, parameter: str | None = None) -> None:
-    """Check that a request has the token of the server.
-
-    Args:
-        token: what it must have; empty = anyone may ask.
-        parameter: the token in the query; None where it is not taken from there.
-
-    Raises:
-        RefusedError: it has not.
-    """
-    kind, _, sent = request.headers.get("authorization", "").partition(" ")
-    # Of a header what was sent, byte by byte, is what was decoded as Latin-1.
-    given = sent.strip().encode("latin-1") if kind.lower() == "bearer" else (parameter or "").encode()
-    if token and not hmac.compare_digest(token.encode(), given):
-        problem = "this server asks for its token: send the header Authorization: Bearer TOKEN"
-        if parameter is not None:
-            problem += ", or the parameter token=TOKEN where no header can be set"
-        raise RefusedError(HTTPStatus.UNAUTHORIZED, problem, {"WWW-Authenticate": "Bearer"})
 
 
 def refusal_of(error: MillraceError) -> RefusedError:

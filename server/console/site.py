@@ -17,13 +17,14 @@ from prometheus_client.exposition import choose_encoder
 
 from millrace.server.host.metrics import Metrics
 
+from .access import Access
 from .api import PREFIX, Api
 from .busy import Busy
 from .feeds import PATH, Feeds
 from .listener import HttpListener, Request, Response, StreamedResponse
-from .metrics import Statistics, registry_of
+from .metrics import Scrape, Statistics, registry_of
 from .pages import load_pages
-from .requests import json_response
+from .requests import RefusedError, json_response
 
 
 class ConsoleSite:
@@ -37,6 +38,7 @@ class ConsoleSite:
         busy: the streams and cursors with metrics of their own; called like `statistics`.
         measure: brings `busy` up to now; awaited in the loop of the console.
         is_live: whether the event loop of the server runs; may take a while.
+        access: who may ask.
         feeds: what answers below `/streams/`.
         api: what answers below `/api/v1/`.
     """
@@ -52,16 +54,20 @@ class ConsoleSite:
         busy: Callable[[], Busy],
         measure: Callable[[], Awaitable[None]],
         is_live: Callable[[], Awaitable[bool]],
+        access: Access,
         feeds: Feeds,
         api: Api,
     ) -> None:
         self._health = health
         self._is_live = is_live
+        self._access = access
         self._feeds = feeds
         self._measure = measure
         self._api = api
         self._pages = load_pages()
-        self._registry = registry_of(metrics, statistics=statistics, health=health, busy=busy)
+        registry = registry_of(metrics, statistics=statistics, health=health)
+        # By whether streams and cursors are called by their names.
+        self._scrapes = {is_named: Scrape(registry, busy, is_named=is_named) for is_named in (False, True)}
         self._listener = HttpListener(host=host, port=port, respond=self._respond)
 
     @property
@@ -79,6 +85,11 @@ class ConsoleSite:
 
     @asynccontextmanager
     async def _respond(self, request: Request) -> AsyncIterator[Response | StreamedResponse]:
+        try:
+            self._access.check_name(request)
+        except RefusedError as refusal:
+            yield refusal.response({})
+            return
         if request.path.startswith("/streams/"):
             async with self._feeds.respond(request) as response:
                 yield response
@@ -98,7 +109,11 @@ class ConsoleSite:
             return page
         if path == "/metrics":
             encode, content_type = choose_encoder(request.headers.get("accept", ""))
-            return Response(HTTPStatus.OK, content_type, encode(self._registry))
+            try:
+                scrape = self._scrapes[self._access.knows_names(request)]
+            except RefusedError as refusal:
+                return refusal.response({})
+            return Response(HTTPStatus.OK, content_type, encode(scrape))
         if path in ("/health", "/readyz"):
             problem = self._health()
             status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK

@@ -9,12 +9,14 @@ left unread is `flow_control`'s, and what a frame sets going is the `dispatcher`
 """
 
 import asyncio
-import hmac
 import logging
 from typing import Final, cast
 
+from millrace.server.errors import ThrottledError
+from millrace.server.host.addresses import address_of
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Histogram
+from millrace.server.host.tokens import RETRY_AFTER_S, TokenGate, Verdict
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import ErrorCode, ForeignProtocolError, WireError
@@ -29,7 +31,7 @@ from millrace.wire.limits import (
 from millrace.wire.server_session import Received, ServerSession
 from millrace.wire.session import CLOSED, DRAINING, negotiate_version
 
-from .connections import SHED_FRAME, Connections, address_of
+from .connections import SHED_FRAME, Connections
 from .counters import FrontCounters
 from .dispatcher import Dispatcher
 from .flow_control import FlowControl, Reason
@@ -45,6 +47,10 @@ from .request_memory import RequestMemory
 logger = logging.getLogger(__name__)
 
 SERVER_NAME: Final = "millrace"
+UNAUTHENTICATED: Final = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
+TOO_MANY_WRONG_TOKENS: Final = error_reply(
+    ThrottledError("too many wrong tokens came from this address", retry_after_ms=1000 * RETRY_AFTER_S)
+)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -62,6 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         memory: ReaderMemory,
         request_memory: RequestMemory,
         incidents: Incidents,
+        tokens: TokenGate,
         seconds: Histogram,
     ) -> None:
         self._container = handlers.container
@@ -71,6 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server_id = server_id
         self._connections = connections
         self._incidents = incidents
+        self._tokens = tokens
         self._request_memory = request_memory
         requests = request_memory.account(self)
         self._session = ServerSession(
@@ -297,9 +305,11 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatcher.take(received)
 
     def _greet(self, message: m.Hello, request_id: int) -> None:
-        if self._options.token and not hmac.compare_digest(self._options.token.encode(), message.token.encode()):
-            self._log("authentication failed")
-            refusal = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
+        given, now_s = message.token.encode(), self._clock.monotonic_s()
+        verdict = self._tokens.judge(given, address=self._address, now_s=now_s)
+        if verdict is not Verdict.RIGHT:
+            self._log("authentication failed" if verdict is Verdict.WRONG else "too many wrong tokens")
+            refusal = UNAUTHENTICATED if verdict is Verdict.WRONG else TOO_MANY_WRONG_TOKENS
             self._outlet.send(encode(refusal, request_id=request_id))
             self._end()
             return

@@ -4,14 +4,11 @@ The two have shares of their own, so that strangers cannot use up the connection
 all and a number of each address may take the time that a handshake may take. Those above, the newest, are on
 *probation*: one of them is shed for each that comes after, the one that has been there longest first. A client sends
 its HELLO at once, and so gets in however many are there that never do.
-
-An address is that of a host; of IPv6, the network of a host, which may have as many addresses as it likes.
 """
 
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from ipaddress import IPv6Address
 from typing import Any, Final, Protocol, cast
 
 from millrace.server.errors import ThrottledError
@@ -22,7 +19,6 @@ from .options import FrontOptions
 from .replies import error_reply
 
 SHED_FRAME: Final = encode(error_reply(ThrottledError("the server takes no more connections now", retry_after_ms=1000)))
-IPV6_NETWORK_BITS: Final = 64
 STRANGERS_SHARE_OF_DESCRIPTORS: Final = 4
 """At most one in so many of the descriptors that connections may have is a stranger's."""
 
@@ -135,19 +131,6 @@ class Connections:
             self._addresses[address] -= 1
             if not self._addresses[address]:
                 del self._addresses[address]
-
-
-def address_of(peername: Any) -> str:
-    """Return the address of a host, of what a transport calls its peer; empty if there is none."""
-    if not isinstance(peername, tuple) or not peername:
-        return ""
-    host = str(peername[0])
-    if ":" not in host:
-        return host
-    address = IPv6Address(host.partition("%")[0])
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(IPv6Address(int(address) >> IPV6_NETWORK_BITS << IPV6_NETWORK_BITS))
 
 
 class Refusal(asyncio.Protocol):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import millrace
 from millrace.model.address import Address
 from millrace.server.app import Server
+from millrace.server.console.access import Access
 from millrace.server.console.api import EVENT_REQUESTS_COUNT_MAX, REQUESTS_COUNT_MAX, Api
 from millrace.server.console.listener import HttpListener, Request, Response
 from millrace.server.front.options import FrontOptions
@@ -66,7 +67,7 @@ async def send(address: str, path: str) -> asyncio.StreamWriter:
     """Send a request, and wait for nothing; the caller closes."""
     where = Address.parse(address, default_port=0)
     _, writer = await asyncio.open_connection(where.host, where.port)
-    writer.write(f"GET /api/v1/{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(f"GET /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     await writer.drain()
     return writer
 
@@ -263,7 +264,7 @@ async def test_a_request_that_is_wrong_is_told_what_would_be_right(tmp_path: Pat
 @settings(max_examples=200, deadline=None)
 def test_whatever_is_asked_gets_an_answer(path: str, query: str) -> None:
     """Nothing listens at the address, so what is right cannot be answered now; what is wrong is told."""
-    api = Api(address=lambda: "127.0.0.1:1", token="", statistics=dict, health=str)
+    api = Api(address=lambda: "127.0.0.1:1", access=Access(token="", host="127.0.0.1"), statistics=dict, health=str)
     request = Request(method="GET", path=f"/api/v1/{path}", query=query, headers={})
     response = asyncio.run(api.answer(request))
     assert response.status in (200, 400, 404, 503)
@@ -337,7 +338,8 @@ async def test_so_many_are_answered_at_once_and_the_server_speaks_of_itself_mean
 
     data_port = await asyncio.start_server(silent, "127.0.0.1", 0)
     host, port = data_port.sockets[0].getsockname()
-    api = Api(address=lambda: f"{host}:{port}", token="", statistics=dict, health=lambda: "it is stuck")
+    access = Access(token="", host=host)
+    api = Api(address=lambda: f"{host}:{port}", access=access, statistics=dict, health=lambda: "it is stuck")
 
     @asynccontextmanager
     async def respond(request: Request) -> AsyncIterator[Response]:

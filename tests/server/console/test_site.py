@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from millrace.server.console.access import Access
 from millrace.server.console.api import Api
 from millrace.server.console.busy import Busy
 from millrace.server.console.counters import FeedCounters
@@ -52,6 +53,7 @@ def site(subject: Subject) -> Iterator[ConsoleSite]:
     def health() -> str:
         return subject.problem
 
+    access = Access(token="", host="127.0.0.1")
     site = ConsoleSite(
         host="127.0.0.1",
         port=0,
@@ -61,8 +63,9 @@ def site(subject: Subject) -> Iterator[ConsoleSite]:
         busy=Busy,
         measure=measured_already,
         is_live=subject.is_live,
-        feeds=Feeds(address=address, token="", options=FeedOptions(), counters=FeedCounters()),
-        api=Api(address=address, token="", statistics=statistics, health=health),
+        access=access,
+        feeds=Feeds(address=address, access=access, options=FeedOptions(), counters=FeedCounters()),
+        api=Api(address=address, access=access, statistics=statistics, health=health),
     )
     yield site
     site.close()

@@ -14,6 +14,7 @@ import millrace
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.server.app import Server
 from millrace.server.front.options import FrontOptions
+from millrace.server.host.tokens import WRONG_COUNT_MAX
 from millrace.server.wal import WalOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -97,6 +98,27 @@ async def test_a_wrong_token_is_told_and_ends_the_connection(tmp_path: Path, cap
         async with await Peer.connect(server.address, token="sesame-7") as peer:
             assert await code_of(peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
     assert "sesame" not in caplog.text
+
+
+@pytest.mark.asyncio
+async def test_who_guesses_tokens_has_to_wait(tmp_path: Path) -> None:
+    """Behaviour 53: wrong tokens are rate-limited. One that has the right token is told when to come again."""
+    options = server_options(tmp_path, front=FrontOptions(token="sesame-7"))
+    async with Server(options) as server:
+        codes = []
+        for number in range(2 * WRONG_COUNT_MAX):
+            with pytest.raises(RefusedError) as caught:
+                await Peer.connect(server.address, token=f"guess-{number}")
+            codes.append(caught.value.code)
+        assert codes[:WRONG_COUNT_MAX] == [ErrorCode.UNAUTHENTICATED] * WRONG_COUNT_MAX
+        assert ErrorCode.THROTTLED in codes
+        for number in range(WRONG_COUNT_MAX):  # the last ones may have taken seconds, and each brings back one try
+            with pytest.raises(RefusedError):
+                await Peer.connect(server.address, token=f"guess-again-{number}")
+        with pytest.raises(millrace.ThrottledError, match="too many wrong tokens") as told:
+            async with millrace.connect(server.address, token="sesame-7"):
+                pass
+        assert (told.value.retriable, told.value.retry_after_s) == (True, 1)
 
 
 @pytest.mark.asyncio

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.front.connections import Connections, address_of
+from millrace.server.front.connections import Connections
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.options import FrontOptions
 from millrace.wire import messages as m
@@ -99,21 +99,6 @@ def test_descriptors_bound_all_of_them() -> None:
         connections.bound(count_max)
         assert connections.count_max <= count_max
     assert connections.count_max == 10_000 + 1_000 + 250
-
-
-@pytest.mark.parametrize(
-    ("peername", "address"),
-    [
-        (("10.0.0.1", 5), "10.0.0.1"),
-        (("2001:db8:1:2:3:4:5:6", 5, 0, 0), "2001:db8:1:2::"),
-        (("fe80::1%eth0", 5, 0, 2), "fe80::"),
-        (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1"),
-        (None, ""),
-        ("", ""),
-    ],
-)
-def test_the_address_is_that_of_a_host(peername: object, address: str) -> None:
-    assert address_of(peername) == address
 
 
 @pytest.mark.slow

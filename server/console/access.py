@@ -1,0 +1,99 @@
+"""Who may ask the console: those who have its token, and no page of another site."""
+
+import time
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from millrace.server.host.tokens import RETRY_AFTER_S, TokenGate, Verdict
+
+from .listener import Request
+from .requests import RefusedError
+
+LOCAL_NAME: Final = "localhost"
+
+
+class Access:
+    """What a request needs. For the thread of the console.
+
+    Args:
+        token: what a request must have; empty = anyone may ask.
+        host: where the console listens.
+
+    Attributes:
+        token: the same; what the console presents to its server.
+    """
+
+    def __init__(self, *, token: str, host: str) -> None:
+        self.token = token
+        self._gate = TokenGate(token)
+        self._demands_local_name = not token and _is_local(host)
+
+    def check_name(self, request: Request) -> None:
+        """Check under which name the console was asked, where only that tells who asks.
+
+        A page of any site can make its own name resolve to this machine. To a browser the console is then a part of
+        that site, which may read it (DNS rebinding). But the browser still says by which name it came.
+
+        Raises:
+            RefusedError: no program of this machine would ask under this name.
+        """
+        name = request.headers.get("host")
+        if self._demands_local_name and name is not None and not _is_local(_host_of(name)):
+            problem = (
+                f"the console listens on this machine alone and is not called {name[:100]!r}: ask localhost, or "
+                "127.0.0.1, or give the server a token (MILLRACE_FRONT_TOKEN)"
+            )
+            raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, problem)
+
+    def knows_names(self, request: Request) -> bool:
+        """Return whether a request may see what streams are called: it has the token, or none is needed.
+
+        Raises:
+            RefusedError: it has a wrong one.
+        """
+        if self.token and "authorization" not in request.headers:
+            return False
+        self.check_token(request)
+        return True
+
+    def check_token(self, request: Request, *, parameter: str | None = None) -> None:
+        """Check that a request has the token.
+
+        Args:
+            parameter: the token in the query; None where it is not taken from there.
+
+        Raises:
+            RefusedError: it has not, or too many wrong ones came from there.
+        """
+        kind, _, sent = request.headers.get("authorization", "").partition(" ")
+        # Of a header what was sent, byte by byte, is what was decoded as Latin-1.
+        given = sent.strip().encode("latin-1") if kind.lower() == "bearer" else (parameter or "").encode()
+        verdict = self._gate.judge(given, address=request.address, now_s=time.monotonic())
+        if verdict is Verdict.WRONG:
+            problem = "this server asks for its token: send the header Authorization: Bearer TOKEN"
+            if parameter is not None:
+                problem += ", or the parameter token=TOKEN where no header can be set"
+            raise RefusedError(HTTPStatus.UNAUTHORIZED, problem, {"WWW-Authenticate": "Bearer"})
+        if verdict is Verdict.LATER:
+            problem = "too many wrong tokens came from your address: try again later, also with the right one"
+            raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, problem, {"Retry-After": str(RETRY_AFTER_S)})
+
+
+def _host_of(name: str) -> str:
+    """Return the host of a name with or without a port; empty if it is none."""
+    try:
+        return urlsplit(f"//{name}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a host is this machine by its name or number, without asking anybody."""
+    if host == LOCAL_NAME or host.endswith(f".{LOCAL_NAME}"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

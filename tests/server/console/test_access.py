@@ -1,0 +1,105 @@
+"""Who may ask the console, over real HTTP."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace.model.address import Address
+from millrace.server.app import Server
+from millrace.server.console.access import Access
+from millrace.server.console.listener import Request
+from millrace.server.console.requests import RefusedError
+from millrace.server.front.options import FrontOptions
+from millrace.server.host.tokens import WRONG_COUNT_MAX
+from tests.support.feed_peer import FeedPeer
+from tests.support.folders import tmp_path
+from tests.support.servers import server_options
+
+__all__ = ["tmp_path"]
+
+TOKEN = "s3crät"
+STREAM = "shop/secret-plan"
+PATHS = ("/", "/metrics", "/readyz", "/api/v1/server", "/api/v1/streams", f"/streams/{STREAM}/events")
+
+
+@asynccontextmanager
+async def console(folder: Path, *, token: str = "") -> AsyncIterator[str]:
+    """The address of the console of a server with one stream and one cursor, which lags."""
+    options = server_options(folder, console=Address("127.0.0.1", 0), front=FrontOptions(token=token))
+    async with Server(options) as server, millrace.connect(server.address, token=token) as client:
+        await client.create_stream(STREAM, cursors=["secret-consumer"])
+        async with client.writer(STREAM) as writer:
+            await writer.write(b"x")
+        yield server.console_address
+
+
+async def answer(address: str, path: str, **headers: str) -> tuple[int, str]:
+    async with await FeedPeer.ask(address, path, headers=headers) as peer:
+        return peer.status, "" if peer.status == 200 and "/events" in path else (await peer.body()).decode()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:9241", "localhost.evil.example", "10.0.0.1:80", "[::", ""]
+)
+async def test_a_page_whose_name_leads_to_this_machine_reads_nothing(tmp_path: Path, name: str) -> None:
+    """DNS rebinding: to a browser the console is then of the same origin as the page."""
+    async with console(tmp_path) as address:
+        for path in PATHS:
+            status, text = await answer(address, path, Host=name)
+            assert (status, "MILLRACE_FRONT_TOKEN" in text) == (421, True), path
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "name", ["localhost", "localhost:9241", "dev.localhost:80", "127.0.0.1:9241", "127.0.0.2", "[::1]:9241"]
+)
+async def test_this_machine_is_answered_under_each_of_its_names(tmp_path: Path, name: str) -> None:
+    async with console(tmp_path) as address:
+        for path in PATHS:
+            assert (await answer(address, path, Host=name))[0] == 200, path
+
+
+@pytest.mark.parametrize(("token", "host"), [(TOKEN, "127.0.0.1"), ("", "0.0.0.0"), ("", "192.0.2.1")])
+def test_with_a_token_or_for_other_machines_the_name_is_theirs(token: str, host: str) -> None:
+    Access(token=token, host=host).check_name(
+        Request(method="GET", path="/", query="", headers={"host": "millrace.example"})
+    )
+
+
+def test_who_sends_no_name_is_no_browser() -> None:
+    Access(token="", host="localhost").check_name(Request(method="GET", path="/", query="", headers={}))
+    with pytest.raises(RefusedError):
+        Access(token="", host="::1").check_name(Request(method="GET", path="/", query="", headers={"host": "x"}))
+
+
+@pytest.mark.asyncio
+async def test_who_guesses_tokens_has_to_wait(tmp_path: Path) -> None:
+    """Behaviour 53: wrong tokens are rate-limited, over all that takes one; what takes none is answered."""
+    async with console(tmp_path, token=TOKEN) as address:
+        paths = ("/api/v1/server", "/metrics", f"/streams/{STREAM}/events")
+        refused = []
+        for number in range(3 * WRONG_COUNT_MAX):
+            status, text = await answer(address, paths[number % 3], Authorization=f"Bearer guess-{number}")
+            refused.append(status)
+            assert ("try again later" in text) == (status == 429)
+            assert status in (401, 429)
+        assert refused[:WRONG_COUNT_MAX] == [401] * WRONG_COUNT_MAX
+        assert 429 in refused
+        assert (await answer(address, "/readyz"))[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_names_need_the_token_in_the_metrics_too(tmp_path: Path) -> None:
+    """Behaviour 53: without it, not even what there is."""
+    async with console(tmp_path, token=TOKEN) as address:
+        status, text = await answer(address, "/metrics")
+        assert (status, "secret" in text) == (200, False)
+        assert 'millrace_cursor_lag_bytes{cursor="(others)",stream="(others)"}' in text
+        assert "millrace_stream_written" not in text
+        status, text = await answer(address, "/metrics", Authorization=f"Bearer {TOKEN}")
+        assert (status, f'stream="{STREAM}"' in text, 'cursor="secret-consumer"' in text) == (200, True, True)
+        assert (await answer(address, "/metrics", Authorization="Bearer wrong"))[0] == 401
