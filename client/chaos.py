@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
+from millrace.model.shown import PublicNames
+
 from .testing import TestServer
 
 _logger: Final = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ def schedule(
         yield Disturbance(after_s, action, 0.0 if is_cut else length, cut_after if is_cut else 0)
 
 
-class Chaos:
+class Chaos(PublicNames):
     """Disturbs a server from `start` to `stop`, in a thread of its own. See `chaos`."""
 
     def __init__(

@@ -364,6 +364,8 @@ class Client(StreamControl, DataFrames):
         """
         options = options or ReaderOptions()
         if not isinstance(stream, str | Slice):
+            if not isinstance(stream, Iterable):
+                raise InvalidArgumentError(f"a reader is of a stream, a slice, or a list of these, not {stream!r:.120}")
             return self._readers.several(stream, start=start, end=end, key=key, options=options)
         if isinstance(start, Mapping) or isinstance(end, Mapping):
             raise InvalidArgumentError("cuts by the names of streams are for a list of streams")

@@ -23,6 +23,7 @@ from typing import Final
 
 from millrace.model.errors import MissingExtraError
 from millrace.model.extras import DISTRIBUTION
+from millrace.model.shown import PublicNames
 
 SERVER_PACKAGE: Final = "aiofiles"
 """One of the packages that only the server needs: where it is not, no server can start."""
@@ -49,7 +50,7 @@ SETTINGS_SMALL: Final = {
 }
 
 
-class TestServer:
+class TestServer(PublicNames):
     """A server process with its folder.
 
     What starts and ends it blocks, and may be called from several threads: one after the other is carried out.

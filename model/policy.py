@@ -67,15 +67,23 @@ class ScalingPolicy:
     def __post_init__(self) -> None:
         kind = _kind(ScalingKind, self.kind, "scaling.kind")
         object.__setattr__(self, "kind", kind)
-        if not 1 <= self.segment_count <= SEGMENTS_PER_STREAM_MAX:
-            raise InvalidArgumentError(
-                f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {self.segment_count}"
-            )
+        count = self.segment_count
+        if not isinstance(count, int) or not 1 <= count <= SEGMENTS_PER_STREAM_MAX:
+            raise InvalidArgumentError(f"a stream has 1 to {SEGMENTS_PER_STREAM_MAX} segments, not {count!r:.120}")
         if kind is not ScalingKind.FIXED and not _number(self.target_per_s, "scaling.target_per_s"):
             raise InvalidArgumentError("scaling.target_per_s must be above 0")
         if kind is ScalingKind.FIXED and self.target_per_s:
             raise InvalidArgumentError(f"target_per_s={self.target_per_s} makes no sense with kind {kind.value!r}")
         _whole(self.factor, "scaling.factor", low=2, high=FACTOR_MAX)
+
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        if self.kind == ScalingKind.FIXED:
+            return f"ScalingPolicy.fixed({self.segment_count})"
+        return (
+            f"ScalingPolicy.by_{self.kind}_per_s({self.target_per_s}, factor={self.factor}, "
+            f"min_segments={self.segment_count})"
+        )
 
     @classmethod
     def fixed(cls, segment_count: int) -> "ScalingPolicy":
@@ -158,6 +166,11 @@ class RetentionPolicy:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        bounds = {name: value for name, value in self.to_dict().items() if name != "kind" and value is not None}
+        return f"RetentionPolicy.by_{self.kind}({', '.join(f'{name}={value}' for name, value in bounds.items())})"
+
     @classmethod
     def by_size(cls, *, max_bytes: int, min_bytes: int | None = None) -> "RetentionPolicy":
         """Return the policy that keeps at most so many bytes, and never drops so many that fewer are left."""
@@ -220,6 +233,10 @@ class StreamConfig(ShortRepr):
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.scaling, ScalingPolicy):
+            raise InvalidArgumentError(f"scaling is a ScalingPolicy, not {self.scaling!r:.120}")
+        if not isinstance(self.retention, RetentionPolicy | None):
+            raise InvalidArgumentError(f"retention is a RetentionPolicy or None, not {self.retention!r:.120}")
         if not isinstance(self.tags, tuple | list) or len(self.tags) > TAGS_COUNT_MAX:
             raise InvalidArgumentError(f"tags is a list of at most {TAGS_COUNT_MAX} texts")
         for tag in self.tags:

@@ -151,7 +151,10 @@ def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable
     """
     known = sorted({border for segment in segments for border in (segment.key_range.low, segment.key_range.high)})
     found = []
-    for low, high in ranges:
+    for each in ranges:
+        if not isinstance(each, Sequence) or isinstance(each, str) or len(each) != 2:
+            raise InvalidArgumentError(f"a range of keys is two borders, such as (0, 0.5), not {each!r:.120}")
+        low, high = each
         try:
             found.append(KeyRange(_border(low, known), _border(high, known)))
         except ValueError as error:
@@ -162,6 +165,8 @@ def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable
 def _border(value: Border, known: Sequence[int]) -> int:
     if isinstance(value, int) and value > 1:
         return value
+    if not isinstance(value, Border):
+        raise InvalidArgumentError(f"a border of a range of keys is a number from 0 to 1, not {value!r:.120}")
     if not 0 <= value <= 1:
         raise InvalidArgumentError(f"a border of a range of keys is a number from 0 to 1, not {value}")
     exact = math.floor(Fraction(value) * KEY_SPACE)

@@ -161,7 +161,7 @@ class Codec:
             try:
                 _compiled(lines, scope, name=self._name)(value)
             except _MISFITS as error:
-                return CodecError(self._name, field.name, str(error))
+                return CodecError(self._name, field.name, field.problem(value) or str(error))
         raise AssertionError(f"{self._name}: every field of {values!r} fits")
 
 

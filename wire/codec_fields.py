@@ -5,7 +5,7 @@ begin with a size or a count, which is such a format too, so that it is packed t
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import starmap
 from typing import Any, Final, Protocol, TypeGuard
@@ -60,6 +60,10 @@ class Field:
         """The fewest bytes of it."""
         return struct.calcsize("<" + self.code)
 
+    def problem(self, value: Any) -> str:
+        """Return why a value does not fit, for people; empty where what Python says of it is best."""
+        return ""
+
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
         """Return lines to come before, what to pack as `code`, and what follows that: an expression, or nothing.
 
@@ -80,6 +84,11 @@ class Number(Field):
         super().__init__(at, name)
         self.code = code
 
+    def problem(self, value: Any) -> str:
+        """As of any field."""
+        low, high = _bounds(self.code)
+        return f"is a whole number from {low} to {high}, not {value!r:.100}"
+
 
 class FixedBytes(Number):
     """So many bytes."""
@@ -88,13 +97,17 @@ class FixedBytes(Number):
         super().__init__(at, name, f"{size}s")
         self._size = size
 
+    def problem(self, value: Any) -> str:
+        """As of any field."""
+        found = len(value) if isinstance(value, bytes | bytearray) else type(value).__name__
+        return f"is {self._size} bytes, not {found}"
+
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
         """As of any field."""
         # `struct` pads and cuts silently; a declaration of n bytes means n bytes.
         scope["StructError"] = struct.error
         value = self.value
-        wrong = f'raise StructError(f"is {{len({value})}} bytes, not {self._size}")'
-        return [f"if len({value}) != {self._size}:", f"    {wrong}"], value, ""
+        return [f"if len({value}) != {self._size}:", "    raise StructError"], value, ""
 
 
 class Constant(Number):
@@ -133,6 +146,16 @@ class Counted(Field):
         self._reader = f"r{at}"
         self._empty = 'b""'
 
+    def problem(self, value: Any) -> str:
+        """As of any field."""
+        if not isinstance(value, bytes | bytearray | memoryview):
+            return f"is bytes, not {type(value).__name__}"
+        return self._too_many(len(value), "bytes")
+
+    def _too_many(self, count: int, what: str) -> str:
+        count_max = _bounds(self.code)[1]
+        return f"has {count} {what}; at most {count_max} fit" if count > count_max else ""
+
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
         """As of any field."""
         return [], f"len({self.value})", self.value
@@ -163,6 +186,15 @@ class Text(Counted):
         super().__init__(at, name, prefix, structure=structure)
         self._empty = '""'
 
+    def problem(self, value: Any) -> str:
+        """As of any field."""
+        if not isinstance(value, str):
+            return f"is text, not {type(value).__name__}"
+        try:
+            return self._too_many(len(value.encode()), "bytes")
+        except UnicodeEncodeError:
+            return f"{value[:40]!a} cannot be written in UTF-8"
+
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
         """As of any field."""
         content = f"c{self.at}"
@@ -187,6 +219,16 @@ class Numbers(Counted):
         item_size = struct.calcsize(f"<{self._item}")
         super().__init__(at, name, prefix, structure=structure, item_size_min=item_size)
         self._empty = "[]"
+
+    def problem(self, value: Any) -> str:
+        """As of any field."""
+        low, high = _bounds(self._item)
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            return f"is a list of numbers, not {type(value).__name__}"
+        for each in value:
+            if not hasattr(each, "__index__") or not low <= each <= high:
+                return f"has whole numbers from {low} to {high}, not {each!r:.100}"
+        return self._too_many(len(value), "numbers")
 
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
         """As of any field."""
@@ -220,6 +262,10 @@ class Structures(Counted):
         self._make = partial(tuple.__new__, item_class) if item_class else None
         super().__init__(at, name, prefix, structure=structure, item_size_min=self._codec.size_min)
         self._empty = "[]"
+
+    def problem(self, value: Any) -> str:
+        """As of any field; what is wrong with an item, it says itself."""
+        return self._too_many(len(value), "items") if isinstance(value, Sequence) else ""
 
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
         """As of any field."""
@@ -329,6 +375,12 @@ def format_of(subcon: c.Construct) -> str | None:
     if isinstance(subcon, c.Const):
         return format_of(unrenamed(subcon.subcon))
     return None
+
+
+def _bounds(code: str) -> tuple[int, int]:
+    """Return the least and the greatest number of a format."""
+    bit_count = 8 * struct.calcsize(f"<{code}")
+    return (0, (1 << bit_count) - 1) if code.isupper() else (-(1 << bit_count - 1), (1 << bit_count - 1) - 1)
 
 
 def _other(name: str, field: str, constant: Any, value: Any) -> CodecError:

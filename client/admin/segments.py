@@ -160,8 +160,9 @@ class Segments(Handle):
             OffsetBeyondEndError: `offset` is beyond the length.
             SegmentDamagedError: the bytes fail their checksum on the server.
         """
-        if offset < 0 or max_bytes < 1 or not wait_s >= 0:
-            raise InvalidArgumentError(f"offset={offset}, max_bytes={max_bytes}, wait_s={wait_s} cannot be read")
+        are_numbers = isinstance(offset, int) and isinstance(max_bytes, int) and isinstance(wait_s, int | float)
+        if not are_numbers or offset < 0 or max_bytes < 1 or not wait_s >= 0:
+            raise InvalidArgumentError(f"offset={offset!r}, max_bytes={max_bytes!r}, wait_s={wait_s!r} cannot be read")
         size_max = min(max_bytes, READ_SIZE_BYTES_MAX)
         wait_ms = int(min(wait_s, READ_WAIT_S_MAX) * 1000)
         piece = await self._with_id(

@@ -57,7 +57,7 @@ class StreamControl(Handle):
             InvalidNameError: the name is not of the form scope/name.
             InvalidArgumentError: a name of a cursor is none, or given twice.
         """
-        configuration = configuration or StreamConfig()
+        configuration = StreamConfig() if configuration is None else _checked(configuration)
         count = configuration.scaling.segment_count
         request = m.CreateStream(
             checked_stream_name(name), count, configuration.to_json(), [m.CursorName(each) for each in cursors]
@@ -91,7 +91,7 @@ class StreamControl(Handle):
         Raises:
             StreamNotFoundError: there is none.
         """
-        request = m.UpdateStream(checked_stream_name(name), configuration.to_json())
+        request = m.UpdateStream(checked_stream_name(name), _checked(configuration).to_json())
         return stream_info(await self._writes.request(request))
 
     async def scale_stream(
@@ -273,3 +273,14 @@ class StreamControl(Handle):
             return await distance(self._reads, info, start=places[0], end=places[1])
 
         return await self._cuts.search(names.pop(), measure)
+
+
+def _checked(configuration: object) -> StreamConfig:
+    """Return a configuration.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not isinstance(configuration, StreamConfig):
+        raise InvalidArgumentError(f"the configuration of a stream is a StreamConfig, not {configuration!r:.120}")
+    return configuration

@@ -140,7 +140,10 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
         OffsetBeyondEndError: nothing is there yet.
         BlockCorruptError: no block starts there.
         CutInvalidError: its block has fewer events.
+        InvalidArgumentError: it is no position.
     """
+    if not isinstance(position, tuple) or len(position) != 3 or not all(isinstance(each, int) for each in position):
+        raise InvalidArgumentError(f"the place of an event is an EventPosition, not {position!r:.120}")
     segment_id, offset, event_index = position
     data = bytearray()
     wanted = BLOCK_HEADER_SIZE_BYTES

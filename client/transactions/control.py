@@ -48,6 +48,10 @@ class Transactions:
         options: WriterOptions | None,
     ) -> Transaction:
         """Return a transaction that has not begun. Raises like `Client.transaction`."""
+        if not isinstance(streams, Iterable):
+            raise InvalidArgumentError(f"a transaction is over a stream, or a list of streams, not {streams!r:.120}")
+        if not isinstance(lease_s, int | float):
+            raise InvalidArgumentError(f"lease_s is a number of seconds, not {lease_s!r:.120}")
         names = [streams] if isinstance(streams, str) else list(streams)
         if name == "":
             raise InvalidArgumentError("the name of a transaction is not empty; None is for none")

@@ -141,3 +141,36 @@ async def test_the_server_says_where_a_stream_can_be_cut(client: Client, name: s
     assert await values(client, name, start=HEAD, end=TAIL) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
     await client.truncate_stream(name, StreamCut.of(name, {segment_id: (size, 0)}))
     assert await values(client, name, start=HEAD, end=TAIL) == [b"a1", b"b1", b"a2", b"b2"]
+
+
+WRONG_TYPES: list[Callable[[Client, str], Awaitable[Any]]] = [
+    lambda client, name: client.create_stream(name, "x"),  # type: ignore[arg-type]
+    lambda client, name: client.create_stream(name, False),  # type: ignore[arg-type]
+    lambda client, name: client.update_stream(name, None),  # type: ignore[arg-type]
+    lambda client, _: client.fetch_event("x"),  # type: ignore[arg-type]
+    lambda client, _: client.fetch_event(None),  # type: ignore[arg-type]
+    lambda client, _: client.fetch_event(("a", "b", "c")),  # type: ignore[arg-type]
+    lambda client, name: client.scale_stream(name, seal=["x"], ranges=[(0, 1)]),  # type: ignore[list-item]
+    lambda client, name: client.scale_stream(name, seal=[1], ranges=["ab"]),  # type: ignore[list-item]
+    lambda client, name: client.scale_stream(name, seal=[1], ranges=[("0", "1")]),  # type: ignore[list-item]
+    lambda client, _: client.reader(5).__aenter__(),  # type: ignore[call-overload,no-any-return]
+    lambda client, _: client.begin_transaction(5),  # type: ignore[arg-type]
+    lambda client, name: client.begin_transaction(name, lease_s="x"),  # type: ignore[arg-type]
+    lambda client, name: client.segments.read(name, "x"),  # type: ignore[arg-type]
+    lambda client, name: client.bookmarks(name).save(5),  # type: ignore[arg-type]
+    lambda client, _: anext(client.list_streams(5)),  # type: ignore[arg-type]
+    lambda client, _: anext(client.list_streams("x" * 70_000)),
+    lambda client, _: anext(client.list_streams(tag="x" * 70_000)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRONG_TYPES)))
+async def test_what_is_of_a_wrong_type_is_an_invalid_argument_in_words(client: Client, name: str, number: int) -> None:
+    """An error of Python's own, from the depth of the client, would tell nobody which argument it means."""
+    await client.create_stream(name)
+    with pytest.raises(InvalidArgumentError) as refused:
+        await WRONG_TYPES[number](client, name)
+    told = str(refused.value)
+    assert not any(words in told for words in ("object", "attribute", "argument", "format", "unpack")), told
+    assert len(told) < 300
+    assert await client.stream_info(name)

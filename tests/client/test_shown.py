@@ -142,3 +142,10 @@ def test_for_threads_things_show_the_same(server: TestServer, name: str) -> None
     assert repr(client) == f"<millrace.blocking.Client of {server.address}, closed>"
     assert repr(writer).endswith("closed>")
     assert repr(server).startswith(f"<millrace.testing.TestServer at {server.address}, ")
+
+
+def test_what_tests_use_lists_its_public_names(server: TestServer) -> None:
+    with millrace.testing.chaos(server, every_s=(3600.0, 3600.0)) as disturber:
+        assert {"address", "kill", "restart"} <= {*dir(server)}
+        assert {"address", "over"} <= {*dir(disturber)}
+        assert [name for shown in (server, disturber) for name in dir(shown) if name.startswith("_")] == []

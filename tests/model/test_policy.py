@@ -170,3 +170,29 @@ def test_other_texts_are_refused(text: str) -> None:
 def test_the_number_of_segments_is_bounded(count: int) -> None:
     with pytest.raises(InvalidArgumentError):
         ScalingPolicy.fixed(count)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ScalingPolicy.fixed(3)",
+        "ScalingPolicy.by_bytes_per_s(1000, factor=4, min_segments=2)",
+        "ScalingPolicy.by_events_per_s(10, factor=2, min_segments=1)",
+        "RetentionPolicy.by_size(max_bytes=10)",
+        "RetentionPolicy.by_time(min_bytes=5, max_age_s=60.0)",
+        "RetentionPolicy.by_consumption()",
+    ],
+)
+def test_a_policy_shows_the_call_that_makes_it(text: str) -> None:
+    policy = eval(text)
+    assert repr(policy) == text
+    assert text in repr(StreamConfig(**{"scaling" if isinstance(policy, ScalingPolicy) else "retention": policy}))
+
+
+def test_a_configuration_takes_policies_only() -> None:
+    with pytest.raises(InvalidArgumentError, match="scaling is a ScalingPolicy, not 'fixed'"):
+        StreamConfig(scaling="fixed")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="retention is a RetentionPolicy or None, not 3"):
+        StreamConfig(retention=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="1 to 4096 segments, not 'x'"):
+        ScalingPolicy.fixed("x")  # type: ignore[arg-type]

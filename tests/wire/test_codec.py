@@ -13,6 +13,7 @@ from millrace.model import block_layout
 from millrace.wire import messages as m
 from millrace.wire.codec import Codec, fixed_struct
 from millrace.wire.errors import CodecError
+from millrace.wire.framing import encode
 from millrace.wire.schema import chunk, frame, log
 from tests.support.strategies import (
     Values,
@@ -249,3 +250,49 @@ def test_a_count_is_believed_only_as_far_as_bytes_have_arrived() -> None:
 def test_what_has_no_derivation_is_refused_at_import(declaration: c.Struct) -> None:
     with pytest.raises(TypeError):
         Codec(declaration, name="it")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("prefix", "x" * 70_000, "has 70000 bytes; at most 65535 fit"),
+        ("prefix", "é" * 40_000, "has 80000 bytes; at most 65535 fit"),
+        ("tag", 5, "is text, not int"),
+        ("tag", "\ud800", "'\\ud800' cannot be written in UTF-8"),
+    ],
+)
+def test_text_that_does_not_fit_is_told_in_words(name: str, value: object, told: str) -> None:
+    """Nobody has to know the module `struct` to read it."""
+    values = {"prefix": "", "tag": "", "after": "", "count_max": 1, name: value}
+    with pytest.raises(CodecError) as refused:
+        encode(m.ListStreams(**values))  # type: ignore[arg-type]
+    assert (refused.value.field, refused.value.reason) == (name, told)
+
+
+def test_each_field_says_what_would_fit() -> None:
+    codec = Codec(
+        c.Struct(
+            "number" / c.Int16ul,
+            "below" / c.Int8sl,
+            "id" / c.Bytes(4),
+            "data" / c.Prefixed(c.Int8ul, c.GreedyBytes),
+            "many" / c.PrefixedArray(c.Int8ul, c.Int16ul),
+        ),
+        name="Things",
+    )
+    right = {"number": 1, "below": -1, "id": b"abcd", "data": b"", "many": []}
+    for field, value, told in (
+        ("number", -1, "is a whole number from 0 to 65535, not -1"),
+        ("number", "x", "is a whole number from 0 to 65535, not 'x'"),
+        ("below", 128, "is a whole number from -128 to 127, not 128"),
+        ("id", b"abc", "is 4 bytes, not 3"),
+        ("id", None, "is 4 bytes, not NoneType"),
+        ("data", bytes(256), "has 256 bytes; at most 255 fit"),
+        ("data", "text", "is bytes, not str"),
+        ("many", [1] * 256, "has 256 numbers; at most 255 fit"),
+        ("many", [1, "x"], "has whole numbers from 0 to 65535, not 'x'"),
+        ("many", 7, "is a list of numbers, not int"),
+    ):
+        with pytest.raises(CodecError) as refused:
+            codec.pack(*{**right, field: value}.values())
+        assert (refused.value.field, refused.value.reason) == (field, told)
