@@ -91,6 +91,8 @@ class ServerStatistics:
     reader_bytes: int
     idle_bytes: int
     attribute_bytes: int
+    # Why clients are told to wait now; empty if they are not.
+    throttle_reason: str
     # Whether nothing can be stored now: the log has failed and is not open again, or has lost content.
     read_only: bool
 
@@ -266,6 +268,7 @@ class Server:
                 reader_bytes=self._reader_memory.held_bytes,
                 idle_bytes=state.idle.size_bytes,
                 attribute_bytes=state.attribute_bytes,
+                throttle_reason=container.throttle_reason,
                 read_only=self._recovering or container.loss is not None,
             ),
             "recovery": services.opened.summary,

@@ -17,6 +17,8 @@ class FrontCounters:
     received_bytes_total: int = 0
     sent_data_bytes_total: int = 0
     throttled_total: int = 0
+    # What was full when a client was told to wait last; empty if none ever was.
+    throttled_last: str = ""
     requests_delayed_total: int = 0
     reads_delayed_total: int = 0
     readers_ended_total: int = 0

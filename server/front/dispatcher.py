@@ -172,6 +172,7 @@ class Dispatcher:
         reason = self._container.throttle_reason
         if reason:
             self._outlet.counters.throttled_total += 1
+            self._outlet.counters.throttled_last = reason
             self._container.wait_for_room(self._room_found)
             self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, reason)))
             self._flow.set(Reason.CONTAINER_FULL, True)

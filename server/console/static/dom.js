@@ -18,6 +18,11 @@ function fill(element, { on = {}, ...attributes }, children) {
   return element;
 }
 
+// What is asked for, beside what it is called: the two stay on one line.
+export function field(name, input) {
+  return el("span", { class: "field" }, el("label", { for: input.id }, name), input);
+}
+
 export function replace(element, ...children) {
   element.replaceChildren(...children.filter((child) => child !== null && child !== undefined));
 }

@@ -1,7 +1,7 @@
 // Events of a stream to look at: a page from a place on, or those that come, as they come.
 
 import { feed, get, Refused, TokenNeeded } from "./api.js";
-import { el, replace, table } from "./dom.js";
+import { el, field, replace, table } from "./dom.js";
 import { size, time } from "./format.js";
 
 const PAGE_COUNT = 50;
@@ -98,7 +98,7 @@ export function eventsPart(stream, signal, failed) {
   const part = el("section", {},
     el("h2", {}, "Events"),
     el("form", { on: { submit: (event) => { event.preventDefault(); show(from.value); } } },
-      el("label", { for: "from" }, "From"), from, el("label", { for: "key" }, "Key"), key,
+      field("From", from), field("Key", key),
       el("button", { id: "show" }, "Show"), next, live),
     el("datalist", { id: "places" }, ...["head", "15m ago", "1h ago", "bookmark:", "cursor:"].map((value) => el("option", { value }))),
     said,
@@ -109,7 +109,7 @@ export function eventsPart(stream, signal, failed) {
 
 const COLUMNS = [
   ["time", (event) => time(event.timestamp_us), "time"],
-  ["key", (event) => event.key ?? ""],
+  ["key", (event) => event.key ?? "", "name"],
   ["value", (event) => valueText(event), "value"],
   ["headers", (event) => headersText(event.headers), "value"],
   ["segment", (event) => String(event.segment), "number"],

@@ -20,6 +20,7 @@ export function serverView(view, _parts, signal, failed) {
       body,
       server.healthy ? el("p", {}, "All is well.") : el("p", { class: "error" }, server.problem),
       slow ? el("p", { class: "error" }, slow) : null,
+      held.throttle_reason ? el("p", { class: "error", id: "throttled" }, `Appends have to wait: ${held.throttle_reason}.`) : null,
       el("h2", {}, "Now"),
       facts([
         ["syncs", rate(per_s("wal", "batch_count"))],
@@ -33,14 +34,14 @@ export function serverView(view, _parts, signal, failed) {
         ["log, how full", wal.fullness === undefined ? "" : `${(100 * wal.fullness).toFixed(0)} %`],
         ["not in tier 2 yet", size(held.tail_bytes)],
         ["open transactions", count(part("transactions").open)],
-        ["streams in memory", count(held.streams)],
+        ["streams", count(held.streams)],
       ]),
       el("h2", {}, "Throttles and refusals"),
       table(
-        [["what", ([what]) => what], ["now", ([, field]) => rate(per_s(...field)), "number"],
+        [["what", ([what]) => what, "text"], ["now", ([, field]) => rate(per_s(...field)), "number"],
           ["since the start", ([, [name, field]]) => count(part(name)[field]), "number"]],
         [
-          ["times a client was told to wait, because the log or tier 2 was full", ["front", "throttled_total"]],
+          [`times that a client was told to wait${front.throttled_last ? `, last because ${front.throttled_last}` : ""}`, ["front", "throttled_total"]],
           ["requests that waited for memory", ["front", "requests_delayed_total"]],
           ["reads that waited for memory", ["front", "reads_delayed_total"]],
           ["slow readers that were disconnected", ["front", "readers_ended_total"]],

@@ -1,7 +1,7 @@
 // One stream: its segments over time as they grow, its rates, its consumers, why it is as it is, and its events.
 
 import { get } from "./api.js";
-import { el, facts, replace, svg, table } from "./dom.js";
+import { el, facts, field, replace, svg, table } from "./dom.js";
 import { eventsPart } from "./events.js";
 import { byteRate, count, duration, rate, retention, scaling, size, time } from "./format.js";
 import { draw, HEAT_COUNT, Samples } from "./picture.js";
@@ -100,12 +100,12 @@ export function streamView(view, [scope, name], signal, failed) {
     replace(
       cuts,
       el("h2", {}, "Cursors"),
-      table([["name", (row) => row.name], ["events not read", (row) => count(row.unread_events), "number"],
+      table([["name", (row) => row.name, "name"], ["events not read", (row) => count(row.unread_events), "number"],
         ["bytes not read", (row) => size(row.unread_bytes), "number"],
         ["held by it alone", (row) => size(row.holds_bytes), "number"], ["moved", age, "number"], ["", from("cursor")]],
       saved.cursors, "no consumer has a cursor here"),
       el("h2", {}, "Bookmarks"),
-      table([["name", (row) => row.name], ["saved", (row) => time(row.saved_us), "time"], ["", from("bookmark")]],
+      table([["name", (row) => row.name, "name"], ["saved", (row) => time(row.saved_us), "time"], ["", from("bookmark")]],
         saved.bookmarks, "there is no bookmark"),
       saved.omitted_count ? el("p", { class: "quiet" }, `${saved.omitted_count} more are left out`) : null,
     );
@@ -113,14 +113,14 @@ export function streamView(view, [scope, name], signal, failed) {
     replace(
       reasons,
       el("h2", {}, "Why it is so"),
-      table([["segment", (row) => String(row.segment_id), "number"], ["what it waits for", (row) => row.remark]], waiting,
+      table([["segment", (row) => String(row.segment_id), "number"], ["what it waits for", (row) => row.remark, "text"]], waiting,
         "no segment waits for a split or a merge"),
       el("h2", {}, "Last scalings"),
-      table([["at", (row) => time(row.at_us), "time"], ["scaling", (row) => count(row.epoch), "number"], ["reason", (row) => row.reason]],
+      table([["at", (row) => time(row.at_us), "time"], ["scaling", (row) => count(row.epoch), "number"], ["reason", (row) => row.reason, "text"]],
         [...facts_.scalings].reverse(), "it was never scaled"),
       el("h2", {}, "Retention"),
       ...facts_.retention.map((remark) => el("p", {}, remark)),
-      table([["at", (row) => time(row.at_us), "time"], ["dropped", (row) => size(row.size_bytes), "number"], ["reason", (row) => row.reason]],
+      table([["at", (row) => time(row.at_us), "time"], ["dropped", (row) => size(row.size_bytes), "number"], ["reason", (row) => row.reason, "text"]],
         [...facts_.truncations].reverse(), "retention has deleted nothing since the server started"),
     );
   }
@@ -132,8 +132,8 @@ export function streamView(view, [scope, name], signal, failed) {
     view,
     head,
     el("h2", {}, "Segments over time"),
-    el("div", { class: "controls" }, el("label", { for: "window" }, "Show"), since, el("label", { for: "unit" }, "colour"), unit,
-      "0", legend(), hottest, notes),
+    el("div", { class: "controls" }, field("Show", since), field("colour", unit),
+      el("span", { class: "field" }, "0", legend(), hottest), notes),
     picture,
     el("h2", {}, "Open segments"),
     segments,

@@ -1,7 +1,7 @@
 // The list of streams: found by name, some at a time, with sizes and rates.
 
 import { get } from "./api.js";
-import { el, replace, table } from "./dom.js";
+import { el, field, replace, table } from "./dom.js";
 import { byteRate, count, rate, size } from "./format.js";
 import { every } from "./poll.js";
 import { Rates } from "./rates.js";
@@ -47,7 +47,7 @@ export function streamsView(view, _parts, signal, failed) {
     view,
     el("h1", {}, "Streams"),
     el("form", { on: { submit: (event) => { event.preventDefault(); go([]); } } },
-      el("label", { for: "search" }, "Name"), search, el("label", { for: "tag" }, "Tag"), tag,
+      field("Name", search), field("Tag", tag),
       el("button", {}, "Search"), first, next),
     list,
   );
@@ -56,7 +56,7 @@ export function streamsView(view, _parts, signal, failed) {
 }
 
 const COLUMNS = [
-  ["stream", (row) => el("a", { href: `#/streams/${row.stream}` }, row.stream)],
+  ["stream", (row) => el("a", { href: `#/streams/${row.stream}` }, row.stream), "name"],
   ["state", (row) => (row.sealed ? "sealed" : "open")],
   ["segments", (row) => count(row.open_segment_count), "number"],
   ["scalings", (row) => count(row.epoch), "number"],

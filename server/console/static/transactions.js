@@ -27,7 +27,7 @@ export function transactionsView(view, _parts, signal, failed) {
     next.disabled = resume === null;
     const columns = [
       ["number", (row) => count(row.number), "number"],
-      ["name", (row) => row.name || "–"],
+      ["name", (row) => row.name || "–", "name"],
       ["state", (row) => row.state],
       ["begun", (row) => time(row.begun_us), "time"],
       ["age", (row) => duration((found.now_us - row.begun_us) / 1e6), "number"],

@@ -275,3 +275,31 @@ def test_a_server_that_is_away_is_told_and_the_page_comes_back_with_it(
     browser.wait_for("document.querySelector('#problem').innerText === ''")
     browser.wait_for("document.querySelector('#status').innerText.startsWith('healthy')")
     browser.complaints.clear()  # that connections were refused
+
+
+NARROW = """
+[document.documentElement.scrollWidth <= innerWidth,
+ [...document.querySelectorAll('button')].every((button) => button.getBoundingClientRect().height < 40),
+ [...document.querySelectorAll('td.name')].every((cell) => cell.getBoundingClientRect().width >= 9 * 14),
+ [...document.querySelectorAll('.field')].every((field) => field.getBoundingClientRect().height < 40)]
+"""
+
+
+def test_a_phone_shows_all_of_it_and_breaks_no_word_into_letters(client: blocking.Client, browser: Browser) -> None:
+    client.create_stream(STREAM)
+    client.cursors(STREAM).set("billing", millrace.HEAD)
+    client.bookmarks(STREAM).save("before-the-sale")
+    write(client, "x" * 1000, key="a-customer-with-a-rather-long-name")
+    browser.look_like("dark", width=390, height=1200)
+    for view, shown in (
+        ("streams", "#streams td.name"),
+        (f"streams/{STREAM}", "#cuts td.name"),
+        ("server", "#server td.text"),
+        ("transactions", "#transactions"),
+    ):
+        go(browser, view)
+        browser.wait_for(f"!!document.querySelector('{shown}')")
+        if view.endswith(STREAM):
+            browser.evaluate("document.querySelector('#show').click()")
+            browser.wait_for("document.querySelectorAll('#events tbody tr').length === 1")
+        assert browser.evaluate(NARROW) == [True] * 4, view

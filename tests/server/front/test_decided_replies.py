@@ -209,9 +209,13 @@ async def test_who_wants_no_reply_is_read_until_too_much_waits_for_the_log(tmp_p
                 await peer.receive(timeout_s=0.1)
 
             assert [each.reason.endswith("wait for the log") for each in peer.throttles] == [True]
+            told_by = server.statistics()
+            assert told_by["server"].throttle_reason.endswith("wait for the log")
+            assert told_by["front"].throttled_last == peer.throttles[0].reason
             assert 50 < len(waiting) < 70
             files.resume()
             assert (await pipeline.told()).names() == ["TransactionReply"]
+            assert server.statistics()["server"].throttle_reason == ""
             assert len(server._open.container.state.open_transactions) == count - 1
     finally:
         files.resume()
