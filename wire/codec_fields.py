@@ -215,7 +215,7 @@ class Numbers(Counted):
     """Numbers after their count."""
 
     def __init__(self, at: int, name: str, prefix: c.Construct, number: c.FormatField, *, structure: str) -> None:
-        self._item = format_of(number)
+        self._item = str(format_of(number))
         item_size = struct.calcsize(f"<{self._item}")
         super().__init__(at, name, prefix, structure=structure, item_size_min=item_size)
         self._empty = "[]"
