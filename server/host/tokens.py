@@ -5,7 +5,7 @@ that was wrong before is no new try, so a client that repeats an old one, again 
 """
 
 import hmac
-import secrets
+import os
 from collections import OrderedDict, deque
 from enum import Enum, auto
 from hashlib import blake2b
@@ -39,7 +39,7 @@ class TokenGate:
     def __init__(self, token: str) -> None:
         self._token = token.encode()
         # Wrong tokens may be right elsewhere, or nearly right here: none is kept.
-        self._key = secrets.token_bytes(_MARK_SIZE_BYTES)
+        self._key = os.urandom(_MARK_SIZE_BYTES)
         self._tries: OrderedDict[str, _Tries] = OrderedDict()
 
     def judge(self, given: bytes, *, address: str, now_s: float) -> Verdict:
