@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         make_app(_needed_commands(given))(args=given, prog_name="millrace")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
+        return _code_of(end)
     except OutputClosedError:
         return DONE
     except (ConnectionLostError, RequestTimeoutError) as error:
@@ -175,6 +175,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_failure(error, f"{place}{error.strerror or error}")
         return FAILED
     return DONE
+
+
+def _code_of(end: SystemExit) -> int:
+    """Return the exit code. Help that nobody reads to its end is done, as with `| head`; a wrong usage stays one."""
+    if isinstance(end.__context__, BrokenPipeError):
+        return getattr(end.__context__.__context__, "exit_code", DONE)
+    return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
 
 
 def _print_failure(error: Exception, message: str) -> None:

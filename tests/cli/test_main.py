@@ -1,3 +1,7 @@
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,3 +110,48 @@ def test_what_the_system_refuses_is_told_in_a_line(run: Run, tmp_path: Path) -> 
 def test_without_a_command_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) in (0, 2)
     assert "Usage" in "".join(capsys.readouterr())
+
+
+Unread = Callable[[str], None]
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Unread]:
+    """Let standard output, or standard error, be a pipe that nobody reads, as after `| head`."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))  # what is put in their place is taken away again
+    files = []
+
+    def close(name: str) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        files.append(os.fdopen(writing, "w"))
+        monkeypatch.setattr(sys, name, files[-1])
+
+    yield close
+    for file in files:
+        with suppress(BrokenPipeError):
+            file.close()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["read", "--help"], ["--version"], ["--show-completion", "bash"], ["settings"], ["inspect", "FOLDER"]],
+    ids=" ".join,
+)
+def test_nobody_who_reads_to_the_end_is_no_error(
+    run: Run, unread: Unread, stopped_folder: Path, arguments: list[str]
+) -> None:
+    """As with `| head`: exit code 0, and not a word."""
+    unread("stdout")
+
+    outcome = run(*(str(stopped_folder) if each == "FOLDER" else each for each in arguments))
+
+    assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_a_wrong_usage_is_one_where_nobody_reads_why(run: Run, unread: Unread) -> None:
+    for name in ("stdout", "stderr"):
+        unread(name)
+
+    assert run("read").code == 2
