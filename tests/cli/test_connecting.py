@@ -51,21 +51,67 @@ def test_without_a_server_nothing_is_completed_and_nothing_said(complete: Comple
     assert "".join(complete("millrace read shop/", address)) == ""
 
 
+Shell = Callable[[str, str], str]
+
+
+@pytest.fixture
+def shell(ask: Run, running: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Run a script in a real shell that has the program and the stream `completed/in-NAME`; return what it says.
+
+    The script finds what `--show-completion` prints there in `$1`, and `$2` is a file for its own use.
+    """
+
+    def run_script(name: str, script: str) -> str:
+        if shutil.which(name) is None:
+            pytest.skip(f"{name} is not here")
+        ask("stream", "create", f"completed/in-{name}")
+        program = tmp_path / "millrace"
+        program.write_text(f"#!{sys.executable}\nimport sys\nfrom millrace.cli.main import main\nsys.exit(main())\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("MILLRACE_ADDRESS", running.address)
+        completion = tmp_path / "completion"
+        source = {**os.environ, "_MILLRACE_COMPLETE": f"source_{name}"}
+        completion.write_bytes(subprocess.run(["millrace"], env=source, capture_output=True, check=True).stdout)
+        path = tmp_path / "script"
+        path.write_text(script)
+        shown = subprocess.run([name, path, completion, tmp_path / "out"], capture_output=True, text=True, check=False)
+        assert shown.stderr == ""
+        return shown.stdout
+
+    return run_script
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not here")
-def test_bash_completes_a_stream(ask: Run, running: TestServer, tmp_path: Path) -> None:
-    """The script that `--show-completion` prints, in a real shell."""
-    ask("stream", "create", "completed/in-bash")
-    program = tmp_path / "millrace"
-    program.write_text(f"#!{sys.executable}\nimport sys\nfrom millrace.cli.main import main\nsys.exit(main())\n")
-    program.chmod(0o755)
+def test_bash_completes_a_stream(shell: Shell) -> None:
     script = """
-        eval "$(_MILLRACE_COMPLETE=source_bash millrace)"
+        . "$1"
         COMP_WORDS=(millrace read completed/in-b) COMP_CWORD=2
         $(complete -p millrace | sed 's/.*-F \\([^ ]*\\).*/\\1/') millrace
         echo "${COMPREPLY[@]}"
     """
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "MILLRACE_ADDRESS": running.address}
-    shown = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=False)
 
-    assert (shown.stdout, shown.stderr) == ("completed/in-bash\n", "")
+    assert shell("bash", script) == "completed/in-bash\n"
+
+
+@pytest.mark.slow
+def test_fish_completes_a_stream(shell: Shell) -> None:
+    assert shell("fish", 'source $argv[1]; complete -C "millrace read completed/in-f"') == "completed/in-fish\n"
+
+
+@pytest.mark.slow
+def test_zsh_completes_a_stream(shell: Shell) -> None:
+    """At a terminal: zsh completes nowhere else."""
+    script = """
+        zmodload zsh/zpty
+        setup="autoload -Uz compinit && compinit -u -D && . '$1'; "
+        setup+="show() { zle complete-word; print -r -- \\"\\$BUFFER\\" >'$2'; exit }; zle -N show; bindkey '^I' show"
+        zpty shell zsh -f -i
+        zpty -w shell "$setup"
+        zpty -w -n shell $'millrace read completed/in-z\\t'
+        while zpty -r shell shown; do :; done
+        cat "$2"
+    """
+
+    assert shell("zsh", script) == "millrace read completed/in-zsh \n"
