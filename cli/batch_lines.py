@@ -1,6 +1,7 @@
 """Record batches of events as lines of bytes, for `millrace read` and `tail`.
 
-Plain lines are made by Arrow, a batch at a time: no event becomes an object of Python. Needs pyarrow, which takes a
+Lines are made by Arrow, a batch at a time: no event becomes an object of Python, but as JSON those that have headers,
+and those in a batch in which a value is not UTF-8. Needs pyarrow, which takes a
 moment to load, so this module is imported where events are printed.
 """
 
@@ -11,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millrace.model.event import Event
-from millrace.model.event_json import event_json
+from millrace.model.event_json import headers_json, value_json
 
 from .key_text import escape_keys
 
@@ -30,24 +30,53 @@ def plain_lines(batch: pa.RecordBatch, *, with_keys: bool, with_names: bool) -> 
     columns.append(batch.column("value"))
     joined = pc.binary_join_element_wise(*columns, b"\t") if len(columns) > 1 else columns[0]
     # Joined with nothing by the end of a line, each value ends with one.
-    lines = pc.binary_join_element_wise(joined, b"", b"\n")
-    _, offsets, data = lines.buffers()
+    return _content(pc.binary_join_element_wise(joined, b"", b"\n"))
+
+
+def json_lines(batch: pa.RecordBatch) -> bytes | memoryview:
+    """Return the events as JSON, an object a line, as `event_json` has it; with the stream, where it is named."""
+    times = batch.column("timestamp").cast(pa.int64())
+    pieces = ["{", _values(batch.column("value")), ',"key":', pc.fill_null(_quoted(batch.column("key")), "null")]
+    pieces += [',"timestamp_us":', pc.fill_null(times.cast(pa.string()), "null")]
+    for name in ("segment", "offset", "index"):
+        pieces += [f',"{name}":', batch.column(name).cast(pa.string())]
+    pieces += [',"headers":', _headers(batch.column("headers"))]
+    if STREAM in batch.schema.names:
+        pieces += [',"stream":', _quoted(batch.column(STREAM))]
+    return _content(pc.binary_join_element_wise(*pieces, "}\n", ""))
+
+
+def _values(values: pa.BinaryArray) -> pa.StringArray:
+    """Return the member of each object that has the value."""
+    try:
+        return pc.binary_join_element_wise('"value":', _quoted(values.cast(pa.string())), "")
+    except pa.ArrowInvalid:  # some are not UTF-8
+        return pa.array([_dumped(value_json(value))[1:-1] for value in values.to_pylist()], pa.string())
+
+
+def _headers(headers: pa.MapArray) -> "pa.StringArray | str":
+    if not len(headers.items):
+        return "{}"
+    return pa.array([_dumped(headers_json(dict(of_event))) for of_event in headers.to_pylist()], pa.string())
+
+
+def _quoted(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts as JSON has them; none of those that are null."""
+    data = np.frombuffer(_content(texts), np.uint8)
+    for code in [ord("\\"), ord('"'), *np.unique(data[data < ord(" ")]).tolist()]:
+        if (data == code).any():
+            texts = pc.replace_substring(texts, chr(code), _dumped(chr(code))[1:-1])
+    return pc.binary_join_element_wise('"', texts, '"', "")
+
+
+def _dumped(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+
+def _content(texts: "pa.BinaryArray | pa.StringArray") -> memoryview | bytes:
+    """Return all that is in some texts, one after the other."""
+    _, offsets, data = texts.buffers()
     if data is None:
         return b""
-    borders = np.frombuffer(offsets, dtype=np.int32)[lines.offset : lines.offset + len(lines) + 1]
+    borders = np.frombuffer(offsets, dtype=np.int32)[texts.offset : texts.offset + len(texts) + 1]
     return memoryview(data)[borders[0] : borders[-1]]
-
-
-def json_lines(batch: pa.RecordBatch) -> bytes:
-    """Return the events as JSON, an object a line; with the stream, where the batch names it."""
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    columns["timestamp"] = columns["timestamp"].cast(pa.int64())
-    names = columns.pop(STREAM).to_pylist() if STREAM in columns else None
-    lines: list[str] = []
-    for number, fields in enumerate(zip(*(column.to_pylist() for column in columns.values()), strict=True)):
-        value, key, timestamp_us, segment, offset, index, headers = fields
-        content = event_json(Event(value, key, timestamp_us, segment, offset, index, dict(headers)))
-        if names is not None:
-            content[STREAM] = names[number]
-        lines.append(json.dumps(content, separators=(",", ":"), ensure_ascii=False) + "\n")
-    return "".join(lines).encode()

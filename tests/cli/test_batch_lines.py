@@ -5,9 +5,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace.cli.batch_lines import json_lines, plain_lines
 from millrace.client.read.arrow import EVENT_SCHEMA, with_stream
+from millrace.model.event import Event
+from millrace.model.event_json import event_json
 
 
 def batch(*events: tuple[Any, ...]) -> pa.RecordBatch:
@@ -35,13 +39,46 @@ def test_stream_and_key_come_before_the_value() -> None:
 
 
 def test_as_json_an_event_is_an_object() -> None:
-    lines = json_lines(with_stream(EVENTS, "a/b")).decode().splitlines()
+    lines = bytes(json_lines(with_stream(EVENTS, "a/b"))).decode().splitlines()
 
     assert json.loads(lines[1]) == {
         "value": "", "key": None, "timestamp_us": None, "segment": 1, "offset": 0, "index": 1,
         "headers": {"h": {"base64": "/w=="}}, "stream": "a/b",
     }  # fmt: skip
     assert json_lines(EVENTS.slice(3)) == b""
+
+
+EVENT = st.tuples(
+    st.one_of(st.binary(max_size=8), st.text(st.characters(max_codepoint=0x100), max_size=8).map(str.encode)),
+    st.none() | st.text(max_size=8),
+    st.none() | st.integers(-(2**40), 2**50),
+    st.integers(1, 2**62), st.integers(0, 2**62), st.integers(0, 2**31 - 1),
+    st.just([])
+    | st.dictionaries(st.text(max_size=4), st.binary(max_size=4), max_size=2).map(lambda each: list(each.items())),
+)  # fmt: skip
+
+
+@given(st.lists(EVENT, min_size=1, max_size=5), st.integers(0, 2))
+def test_the_json_of_arrow_is_that_of_python(events: list[tuple[Any, ...]], start: int) -> None:
+    wanted = [event_json(Event(*fields, dict(headers))) for *fields, headers in events[start:]]
+
+    lines = bytes(json_lines(batch(*events).slice(start))).decode()
+
+    assert lines == "".join(json.dumps(each, separators=(",", ":"), ensure_ascii=False) + "\n" for each in wanted)
+
+
+def test_every_character_is_escaped_as_json_has_it() -> None:
+    text = "".join(map(chr, [*range(0x80), 0x2028, 0x1F600]))
+
+    (line,) = bytes(json_lines(batch((text.encode(), text, None, 1, 0, 0, [])))).decode().split("\n")[:-1]
+
+    assert (json.loads(line)["value"], json.loads(line)["key"]) == (text, text)
+
+
+def test_as_json_an_event_of_text_costs_no_step_of_python() -> None:
+    few, many = (batch(*[(b'{"a":\t1}', 'a"b', 17, 1, 0, 0, [])] * count) for count in (10, 1000))
+
+    assert steps(lambda: json_lines(few)) == steps(lambda: json_lines(many))
 
 
 @pytest.mark.parametrize("with_keys", [False, True])
