@@ -38,7 +38,7 @@ from millrace.client.write.arguments import owned
 from millrace.client.write.events import EVENT_COST_BYTES, Stored
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.block_packing import Headers, checked_headers
-from millrace.model.cut import StreamCut
+from millrace.model.cut import Place, StreamCut
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event
 from millrace.model.extras import needs
@@ -301,7 +301,7 @@ class Transaction(Opened[AsyncTransaction]):
         self._loop.call(abandon)
 
     @documented(AsyncTransaction.advance)
-    def advance(self, stream: str, cursor: str, cut: StreamCut, *, expected: StreamCut | None) -> None:
+    def advance(self, stream: str, cursor: str, cut: Place, *, expected: Place | None) -> None:
         """Let a cursor move with the commit."""
 
         async def advance() -> None:

@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
@@ -36,7 +37,7 @@ from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.client.write.writer_info import WriterInfo, fetch_writer_info
-from millrace.model.cut import HEAD, Place, StreamCut, TimeCut
+from millrace.model.cut import HEAD, Place, StreamCut, TimeCut, check_stream, chosen
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event import Event, EventPosition
 from millrace.model.names import checked_stream_name, checked_writer_id
@@ -80,7 +81,9 @@ class Client(StreamControl, DataFrames):
         reads = Channel(self.address, options, guard, session_id=writes.session_id, waits=self._waits)
         super().__init__(writes=writes, reads=reads)
         self.segments = Segments(writes=writes, reads=reads)
-        self._transactions = Transactions(writes, fetch_tails=lambda names: self._readers.tails(names, named=()))
+        self._transactions = Transactions(
+            writes, fetch_tails=lambda names: self._readers.tails(names, named=()), find_cut=self._cuts.find
+        )
 
     async def __aenter__(self) -> Self:
         """Connect, in one attempt.
@@ -140,7 +143,7 @@ class Client(StreamControl, DataFrames):
         writer_id: str | None = None,
         start_over_if_expired: bool = False,
         exclusive: bool = False,
-        expected: StreamCut | None = None,
+        expected: Place | None = None,
         options: WriterOptions | None = None,
     ) -> Writer:
         """Return a writer of a stream, to be entered with `async with`.
@@ -153,24 +156,24 @@ class Client(StreamControl, DataFrames):
                 its events from 1 again; without it, opening such an id raises WriterExpiredError.
             exclusive: from its opening on the stream takes events from this writer alone, over scalings and restarts,
                 until `Writer.release`, or another exclusive writer, which takes the stream over and fences this one.
-            expected: the exclusive writer is opened only if the stream ends there.
+            expected: the exclusive writer is opened only if the stream ends there: a place, as a cut or in words (see
+                `Place`), which are looked up when it is opened; HEAD is for a stream without events.
 
         Raises:
             InvalidNameError: a writer id of other than 1 to 255 printable bytes.
-            InvalidArgumentError: `expected` is no cut of the stream, or the writer is not to be exclusive.
+            InvalidArgumentError: `expected` is no place in the stream, or the writer is not to be exclusive.
         """
-        if expected is not None:
-            if not exclusive:
-                raise InvalidArgumentError("only an exclusive writer can expect the stream to end somewhere")
-            if not isinstance(expected, StreamCut) or expected.stream != stream:
-                raise InvalidArgumentError(f"{expected} is no cut of {stream}")
+        if expected is not None and not exclusive:
+            raise InvalidArgumentError("only an exclusive writer can expect the stream to end somewhere")
+        end = None if expected is None else chosen(expected)
+        check_stream(stream, end)
         return Writer(
             self._writes,
             checked_stream_name(stream),
             writer_id=None if writer_id is None else checked_writer_id(writer_id),
             start_over_if_expired=start_over_if_expired,
             exclusive=exclusive,
-            expected=expected,
+            expected=end if end is None or isinstance(end, StreamCut) else partial(self._cuts.find, stream, end),
             options=options or WriterOptions(),
         )
 

@@ -273,4 +273,14 @@ def chosen_time(place: Place) -> TimeCut | PastCut:
     return choice
 
 
+def check_stream(stream: str, place: CutChoice | None) -> None:
+    """Check that a cut is one of a stream; what else names a place may be of any.
+
+    Raises:
+        CutInvalidError: it is one of another stream.
+    """
+    if isinstance(place, StreamCut) and place.stream != stream:
+        raise CutInvalidError(f"a cut of {place.stream} cannot be used for {stream}")
+
+
 _SAVED_KINDS: Final = frozenset(kind.value for kind in SavedKind)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote
 
-from .cut import HEAD, TAIL, CutChoice, Place, SavedPlace, StreamCut, chosen, parse_choice
-from .errors import CutInvalidError, InvalidArgumentError, InvalidNameError
+from .cut import HEAD, TAIL, CutChoice, Place, SavedPlace, StreamCut, check_stream, chosen, parse_choice
+from .errors import InvalidArgumentError, InvalidNameError
 from .key_range import key_place
 from .names import checked_stream_name
 from .shown import ShortRepr
@@ -43,9 +43,8 @@ class Slice(ShortRepr):
     def __init__(self, stream: str, start: Place = HEAD, end: Place | None = TAIL, key: str | None = None) -> None:
         first, last = chosen(start), None if end is None else chosen(end)
         checked_stream_name(stream)
-        for cut in (first, last):
-            if isinstance(cut, StreamCut) and cut.stream != stream:
-                raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {stream}")
+        for place in (first, last):
+            check_stream(stream, place)
         if key is not None:
             key_place(key)
         for name, value in (("stream", stream), ("start", first), ("end", last), ("key", key)):

@@ -179,6 +179,19 @@ def set_cursor(shop: Shop, place: Any) -> int:
     return shop.index(shop.client.cursors(STREAM).set("copy", place))
 
 
+def advance(shop: Shop, place: Any) -> int:
+    """Where the cursor is and where it goes are the same place: so the commit moves it, if it was found."""
+    shop.client.create_stream("shop/ledger")
+    cursors = shop.client.cursors(STREAM)
+    cursors.forget("copy")
+    for expected in (None, place):
+        with shop.client.transaction("shop/ledger") as transaction:
+            transaction.advance(STREAM, "copy", place, expected=expected)
+    cut = cursors.get("copy")
+    assert cut is not None
+    return shop.index(cut)
+
+
 def truncate(shop: Shop, place: Any) -> int:
     name = _copied(shop, place)
     return shop.index(shop.client.truncate_stream(name, _for_copy(shop, place, name)).head())
@@ -239,7 +252,7 @@ OF_TEXT: tuple[Entry, ...] = (
 )  # fmt: skip
 OF_PYTHON: tuple[Entry, ...] = (
     read_from, read_to, read_several, read_each, read_slice, plan, count_after, distance, save, save_when, set_cursor,
-    truncate,
+    advance, truncate,
 )  # fmt: skip
 
 

@@ -140,6 +140,10 @@ class Cuts:
                     raise
                 # The stream was truncated since it was fetched: HEAD is at another place now.
 
+    async def find(self, stream: str, choice: CutChoice) -> StreamCut:
+        """Return the cut of a stream that is meant, as it is now. Raises like `choose`."""
+        return await self.search(stream, lambda info: self.choose(choice, info))
+
     async def search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
         """Return what a search finds in a stream, also if the stream is truncated under it."""
         info = await self.fetch(stream)

@@ -13,6 +13,7 @@ from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
 from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 
+from .cursor_moves import FindCut
 from .identities import Identities
 from .known_streams import KnownStreams
 from .leases import Leases
@@ -27,13 +28,19 @@ class Transactions:
 
     Args:
         fetch_tails: returns the tails of streams, as of one moment.
+        find_cut: says where a place is that is named in words.
     """
 
     def __init__(
-        self, channel: Channel, *, fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]]
+        self,
+        channel: Channel,
+        *,
+        fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
+        find_cut: FindCut,
     ) -> None:
         self._channel = channel
         self._fetch_tails = fetch_tails
+        self._find_cut = find_cut
         self._identities = Identities(channel)
         self._known = KnownStreams(channel)
         self._leases = Leases(channel.clock)
@@ -67,6 +74,7 @@ class Transactions:
             options=options or WriterOptions(),
             known=self._known,
             fetch_tails=self._fetch_tails,
+            find_cut=self._find_cut,
             leases=self._leases,
         )
 

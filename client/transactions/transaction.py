@@ -32,7 +32,7 @@ from millrace.client.errors import (
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import may_resend
 from millrace.client.write.options import WriterOptions
-from millrace.model.cut import StreamCut
+from millrace.model.cut import Place, StreamCut
 from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
 from millrace.model.producer import Producer
 from millrace.model.shown import short
@@ -43,7 +43,7 @@ from millrace.wire import messages as m
 from .beginning import Beginning, begun
 from .branch import Branch, BranchToken, counts_of, new_branch
 from .branch_writer import BranchWriter
-from .cursor_moves import cursor_move
+from .cursor_moves import CursorMoves, FindCut
 from .identities import Identities, WriterIdentity
 from .known_streams import KnownStreams, Route
 from .leases import Leases
@@ -79,6 +79,7 @@ class Transaction(BranchWriter):
         options: WriterOptions,
         known: KnownStreams,
         fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
+        find_cut: FindCut,
         leases: Leases,
     ) -> None:
         super().__init__(
@@ -102,7 +103,7 @@ class Transaction(BranchWriter):
         self._identity = WriterIdentity(0, 0)
         # By number, in the order in which they were made: those that are not finished, and the tokens of the others.
         self._branches: dict[int, Branch | BranchToken] = {}
-        self._moves: dict[tuple[str, str], m.CursorMove] = {}
+        self._moves = CursorMoves(find_cut)
         self._committed: Committed | None = None
 
     def _facts(self) -> Iterator[str]:
@@ -220,7 +221,7 @@ class Transaction(BranchWriter):
 
     # --- what was read ---
 
-    def advance(self, stream: str, cursor: str, cut: StreamCut, *, expected: StreamCut | None) -> None:
+    def advance(self, stream: str, cursor: str, cut: Place, *, expected: Place | None) -> None:
         """Let a cursor move with the commit, from where it is expected; if it is elsewhere then, nothing is committed.
 
         So positions that were read, and events that were written for them, are one step. Sends nothing. What was given
@@ -230,18 +231,17 @@ class Transaction(BranchWriter):
             stream: where the cursor is; the transaction need not be over it.
             cut: everything before it has been read, such as `reader.position()`.
             expected: where the reading began, as `client.cursors(stream).get(cursor)` said; None: there is no such
-                cursor yet.
+                cursor yet. Both are places, as cuts or in words (see `Place`), but what was read is a cut: a word is
+                looked up when the commit is first asked for. TAIL is then after what nobody may have read.
 
         Raises:
-            InvalidArgumentError: a cut is none of that stream, or the cursor moves with this transaction already.
+            InvalidArgumentError: a place is none of that stream, or the cursor moves with this transaction already.
             InvalidNameError: of the stream.
             TransactionAbortedError, MillraceError: it takes nothing more.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
-        if (stream, cursor) in self._moves:
-            raise InvalidArgumentError(f"cursor {cursor} of {stream} moves with this transaction already: advance once")
-        self._moves[stream, cursor] = cursor_move(stream, cursor, cut, expected=expected)
+        self._moves.add(stream, cursor, cut, expected=expected)
 
     # --- the end ---
 
@@ -314,12 +314,14 @@ class Transaction(BranchWriter):
         # Else it is prepared, or committed and not known to be: the server knows with which branches.
         if self.state in {TransactionState.PREPARED, TransactionState.COMMITTED}:
             info = await self._channel.request(self._commit_request(listed or [], drop_others=drop_others))
-        elif listed is None:
-            info = await self._commit_open(drop_others=drop_others)
         else:
-            self._close_for_writing(listed)
-            await self._complete(listed)
-            info = await self._ask_for_commit(lambda: listed, drop_others=True)
+            cursors = await self._moves.found()
+            if listed is None:
+                info = await self._commit_open(cursors, drop_others=drop_others)
+            else:
+                self._close_for_writing(listed)
+                await self._complete(listed)
+                info = await self._ask_for_commit(lambda: listed, cursors, drop_others=True)
         self._refuse(TransactionState.COMMITTED, ClientClosedError("the transaction is committed"))
         if self._committed is None:
             # One that was committed before, or began epochs, is not told with the tails.
@@ -327,7 +329,7 @@ class Transaction(BranchWriter):
             self._committed = Committed(cuts=cuts, at=moment_of(info.decided_us))
         return self._committed
 
-    async def _commit_open(self, *, drop_others: bool) -> m.TransactionReply:
+    async def _commit_open(self, cursors: list[m.CursorMove], *, drop_others: bool) -> m.TransactionReply:
         """Commit what was written, right after the events that are on their way."""
         self._close_for_writing(None)
         beginning = self._beginning
@@ -338,7 +340,7 @@ class Transaction(BranchWriter):
             with beginning.held():
                 if (connection := self._channel.live) is not None:
                     beginning.announce(connection)
-                info = await self._ask_for_commit(self._counts, drop_others=drop_others)
+                info = await self._ask_for_commit(self._counts, cursors, drop_others=drop_others)
         except RequestError as error:
             # What was sent before it was refused, or lost with its connection. Sent again, it is stored; or it is said
             # why it cannot be, or that it is committed by now.
@@ -347,7 +349,7 @@ class Transaction(BranchWriter):
             # If it is over, the server says how, and why: by then its parts are gone, which says neither.
             with suppress(TransactionCommittedError, TransactionAbortedError):
                 await self._complete(None)
-            return await self._ask_for_commit(self._counts, drop_others=drop_others)
+            return await self._ask_for_commit(self._counts, cursors, drop_others=drop_others)
         except BaseException:
             self._send_again()
             raise
@@ -370,12 +372,12 @@ class Transaction(BranchWriter):
             writer.send_again()
 
     async def _ask_for_commit(
-        self, branches: Callable[[], list[m.BranchCount]], *, drop_others: bool
+        self, branches: Callable[[], list[m.BranchCount]], cursors: list[m.CursorMove], *, drop_others: bool
     ) -> m.TransactionReply:
         """Commit what was written; asked again it is the same, so an unknown outcome is asked for."""
         with self._channel.retry(is_transient=may_resend) as retry:
             while True:
-                request = self._commit_request(branches(), drop_others=drop_others, cursors=list(self._moves.values()))
+                request = self._commit_request(branches(), drop_others=drop_others, cursors=cursors)
                 try:
                     return await self._channel.request(request)
                 except OutcomeUnknownError as error:

@@ -19,7 +19,7 @@ was fenced stays so.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -72,7 +72,7 @@ class Writer(Handle):
         writer_id: str | None,
         start_over_if_expired: bool = False,
         exclusive: bool = False,
-        expected: StreamCut | None = None,
+        expected: StreamCut | Callable[[], Awaitable[StreamCut]] | None = None,
         options: WriterOptions,
     ) -> None:
         self._channel = channel
@@ -135,13 +135,14 @@ class Writer(Handle):
             InvalidArgumentError: it is open.
         """
         check_new(self._delivery.refusal)
+        expected = await self._expected() if callable(self._expected) else self._expected
         opening = await open_writer(
             self._channel,
             self.stream,
             self.writer_id,
             start_over=self._start_over,
             is_exclusive=self._is_exclusive,
-            expected=self._expected,
+            expected=expected,
             retry=self._channel.retry(),
         )
         self._stream_id = opening.stream_id

@@ -5,6 +5,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -134,13 +135,28 @@ async def test_where_the_stream_does_not_end_is_told(client: Client, name: str) 
     assert (await client.stream_info(name)).exclusive_writer is None
 
 
-async def test_what_is_expected_is_a_cut_of_the_stream(client: Client, name: str) -> None:
+async def test_what_is_expected_may_be_said_in_words(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    async with client.writer(name, exclusive=True, expected=HEAD) as writer:
+        await writer.write(b"first")
+    await client.bookmarks(name).save("end")
+    for place in ("tail", TAIL, str(await client.stream_cut(name)), "bookmark:end", timedelta(0), datetime.now(UTC)):
+        async with client.writer(name, exclusive=True, expected=place):
+            pass
+
+    start = await client.stream_cut(name).head()
+    for place in ("head", "1h ago"):
+        with pytest.raises(TailChangedError, match=f"expected to end at {start}"):
+            await client.writer(name, exclusive=True, expected=place).open()
+
+
+async def test_what_is_expected_is_a_place_in_the_stream(client: Client, name: str) -> None:
     await client.create_stream(name)
     cut = await client.stream_cut(name)
     wrong: list[dict[str, Any]] = [
         {"expected": cut},
         {"expected": StreamCut.of("another/stream", {1: (0, 0)}), "exclusive": True},
-        {"expected": TAIL, "exclusive": True},
+        {"expected": "yesterday", "exclusive": True},
     ]
     for arguments in wrong:
         with pytest.raises(InvalidArgumentError):

@@ -2,7 +2,6 @@
 # mypy: disable-error-code="unused-awaitable"
 
 import asyncio
-from datetime import UTC, datetime
 
 import pytest
 
@@ -137,6 +136,44 @@ async def test_what_moves_a_cursor_is_not_prepared(client: Client, name: str) ->
         await prepared.abort()
 
 
+async def test_a_place_in_words_is_looked_up_once_at_the_commit(client: Client, name: str) -> None:
+    source, target = await create(client, name)
+    seen = await client.stream_cut(source)
+    transaction = await client.begin_transaction(target)
+    transaction.advance(source, "job", "tail", expected=None)
+    async with client.writer(source) as writer:
+        await writer.write(b"later", key="k")
+    then = await client.stream_cut(source)
+    await transaction.commit()
+    assert await cursor_of(client, source) == then != seen
+
+    moved = await client.begin_transaction(target)
+    moved.advance(source, "job", "tail", expected="head")
+    for _ in range(2):
+        with pytest.raises(millrace.CursorMovedError):
+            await moved.commit()
+        async with client.writer(source) as writer:
+            await writer.write(b"later still", key="k")
+    await client.cursors(source).set("job", "head")
+    await moved.commit()
+    assert await cursor_of(client, source) == then
+
+
+async def test_a_place_that_is_not_there_refuses_the_commit(client: Client, name: str) -> None:
+    source, target = await create(client, name)
+
+    transaction = client.transaction(target)
+    await transaction.__aenter__()
+    transaction.write(b"never", key="k")
+    transaction.advance(source, "job", "bookmark:none", expected=None)
+    with pytest.raises(millrace.CutInvalidError, match="has no bookmark 'none'"):
+        await transaction.__aexit__(None, None, None)
+
+    assert transaction.state is TransactionState.ABORTED
+    assert await cursor_of(client, source) is None
+    assert await values_of(client, target) == []
+
+
 async def test_odd_input(client: Client, name: str) -> None:
     source, target = await create(client, name)
     tail = await client.stream_cut(source)
@@ -144,11 +181,15 @@ async def test_odd_input(client: Client, name: str) -> None:
     with pytest.raises(millrace.NotOpenError):
         transaction.advance(source, "job", tail, expected=None)
     async with transaction:
-        for odd in (TAIL, await client.stream_cut(target), str(tail), None, datetime.now(UTC)):
-            with pytest.raises(millrace.InvalidArgumentError, match="is no cut of"):
-                transaction.advance(source, "job", odd, expected=None)  # type: ignore[arg-type]
-        with pytest.raises(millrace.InvalidArgumentError, match="is no cut of"):
-            transaction.advance(source, "job", tail, expected=HEAD)  # type: ignore[arg-type]
+        elsewhere = await client.stream_cut(target)
+        for odd in (elsewhere, str(elsewhere)):
+            with pytest.raises(millrace.InvalidArgumentError, match="cannot be used for"):
+                transaction.advance(source, "job", odd, expected=None)
+            with pytest.raises(millrace.InvalidArgumentError, match="cannot be used for"):
+                transaction.advance(source, "job", tail, expected=odd)
+        for nothing in (None, "yesterday", 1.5):
+            with pytest.raises(millrace.InvalidArgumentError, match="is no place in a stream"):
+                transaction.advance(source, "job", nothing, expected=None)  # type: ignore[arg-type]
         transaction.advance(source, "job", tail, expected=None)
         with pytest.raises(millrace.InvalidArgumentError, match="once"):
             transaction.advance(source, "job", tail, expected=tail)
@@ -217,7 +258,10 @@ def _use_blocking(address: str, name: str) -> None:
         with pytest.raises(millrace.CursorMovedError), client.transaction(name) as transaction:
             transaction.advance(name, "job", head, expected=None)
         with pytest.raises(millrace.InvalidArgumentError), client.transaction(name) as transaction:
-            transaction.advance(name, "job", TAIL, expected=head)  # type: ignore[arg-type]
+            transaction.advance(name, "job", "soon", expected=head)
+        with client.transaction(name) as transaction:
+            transaction.advance(name, "job", TAIL, expected="head")
+        assert client.cursors(name).get("job") == client.stream_cut(name)
 
 
 async def test_for_threads(server: TestServer, name: str) -> None:

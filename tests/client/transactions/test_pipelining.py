@@ -165,7 +165,7 @@ async def test_the_lease_is_kept_of_one_that_begins_late(tmp_path: Path) -> None
     async with Server(server_options(tmp_path), clock=clock) as server, millrace.connect(server.address) as client:
         await client.create_stream(STREAM, FOUR)
         channel = Channel(parse_address(server.address), ClientOptions(), ClientGuard(), clock=clock)
-        transactions = Transactions(channel, fetch_tails=client.stream_cuts)
+        transactions = Transactions(channel, fetch_tails=client.stream_cuts, find_cut=client._cuts.find)
 
         async def pass_minutes() -> None:
             for _ in range(90):
