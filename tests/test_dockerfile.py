@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,20 @@ from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 from tests.support.installed import ROOT, build_wheel
 
 LINES = [line for line in (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines() if line]
+STOP_S = 10.0
+"""How long `docker stop` waits before it kills."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def arguments(instruction: str) -> list[str]:
     """Return what follows each use of an instruction."""
     return [line.partition(" ")[2].strip() for line in LINES if line.startswith(f"{instruction} ")]
+
+
+def option_of(command: list[str], name: str) -> list[str]:
+    """Return what follows each use of an option, as a word of its own or after an equals sign."""
+    words = [word for part in command for word in part.split("=", 1)]
+    return [value for option, value in pairwise(words) if option == name]
 
 
 def copied() -> list[str]:
@@ -55,7 +65,7 @@ def test_each_program_that_the_image_runs_is_there() -> None:
     assert script in PROJECT["scripts"]
     assert name in COMMANDS
     programs = {part.split()[0] for line in arguments("RUN") for part in line.split("&&")}
-    assert programs == {"pip", "useradd", "install"}  # the last two are in every Debian
+    assert programs == {"pip", "groupadd", "useradd", "install"}  # all but pip are in every Debian
     (extras,) = re.findall(r"pip install .*'\.\[(.*)\]'", " ".join(arguments("RUN")))
     assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
 
@@ -78,9 +88,15 @@ def test_its_settings_are_settings_and_its_data_are_in_the_volume(monkeypatch: p
     assert arguments("EXPOSE") == [f"{DATA_PORT} {CONSOLE_PORT}"]
     assert settings.options.console is not None
     assert (settings.options.listen.port, settings.options.console.port) == (DATA_PORT, CONSOLE_PORT)
-    (made,) = [line for line in arguments("RUN") if "useradd" in line]
-    assert made.startswith(f"useradd --system --uid 10001 --no-create-home {user} &&")
-    assert made.endswith(f"install --directory --owner={user} --mode=0700 {volume}")
+    assert settings.options.shutdown_s < STOP_S
+    group, user_, folder = (
+        shlex.split(part) for line in arguments("RUN") if "useradd" in line for part in line.split("&&")
+    )
+    (uid,), (gid,) = option_of(user_, "--uid"), option_of(group, "--gid")
+    assert user == f"{uid}:{gid}"
+    assert option_of(user_, "--gid") == option_of(folder, "--group") == group[-1:]
+    assert option_of(folder, "--owner") == user_[-1:]
+    assert folder[-1] == volume
 
 
 @pytest.mark.slow

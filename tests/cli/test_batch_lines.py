@@ -60,7 +60,7 @@ EVENT = st.tuples(
 
 @given(st.lists(EVENT, min_size=1, max_size=5), st.integers(0, 2))
 def test_the_json_of_arrow_is_that_of_python(events: list[tuple[Any, ...]], start: int) -> None:
-    wanted = [event_json(Event(*fields, dict(headers))) for *fields, headers in events[start:]]
+    wanted = [event_json(Event(*event[:6], headers=dict(event[6]))) for event in events[start:]]
 
     lines = bytes(json_lines(batch(*events).slice(start))).decode()
 
