@@ -6,7 +6,7 @@ MILLRACE_WAL_FILE_SIZE_BYTES. What it does is said in the docstring of the class
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from functools import cache
@@ -141,13 +141,18 @@ def check_name(name: str) -> None:
     """Raise ConfigurationError unless a setting, or a part, has this name."""
     names = [*declared(), *parts()]
     if name not in names:
-        raise ConfigurationError(f"{name} is not a setting{similar(name, names) or LISTED}")
+        begun = [each for each in names if each.startswith(name)]
+        meant = begun if len(begun) == 1 else get_close_matches(name, sorted(names), n=1, cutoff=_SIMILAR)
+        raise ConfigurationError(f"{name} is not a setting{_question(meant) or LISTED}")
 
 
 def similar(name: str, names: Iterable[str]) -> str:
     """Return the question whether another name is meant, or nothing."""
-    found = get_close_matches(name, sorted(names), n=1, cutoff=_SIMILAR)
-    return f"; did you mean {found[0]}?" if found else ""
+    return _question(get_close_matches(name, sorted(names), n=1, cutoff=_SIMILAR))
+
+
+def _question(meant: Sequence[str]) -> str:
+    return f"; did you mean {meant[0]}?" if meant else ""
 
 
 def _as_it_is(value: Any) -> Any:

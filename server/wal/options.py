@@ -1,5 +1,6 @@
 """What can be set about the write-ahead log."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,13 +54,14 @@ class WalOptions:
         demand_at_least(self, 0, "lone_size_bytes_max")
         demand_at_least(self, 4 * KIB, "headroom_bytes")
         block = LOG_FILE_HEADER_BLOCK_BYTES
-        needed = block + BATCH_OVERHEAD_BYTES + self.run_size_bytes_max + self.headroom_bytes
+        held = BATCH_OVERHEAD_BYTES + self.run_size_bytes_max + self.headroom_bytes
+        needed = block * (1 + math.ceil(held / block))
         demand(
             self.file_size_bytes >= needed and self.file_size_bytes % block == 0,
             self,
             "file_size_bytes",
             f"a multiple of {option_text('file_size_bytes', block)} that holds run_size_bytes_max and headroom_bytes, "
-            f"{needed} bytes or more",
+            f"{option_text('file_size_bytes', needed)} or more",
         )
 
     @property

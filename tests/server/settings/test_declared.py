@@ -50,6 +50,7 @@ def test_what_is_secret_is_not_shown() -> None:
     [
         ("wal.file_max", "did you mean wal.files_max?"),
         ("wall", "did you mean wal?"),
+        ("wal.file_siz", "did you mean wal.file_size_bytes?"),
         ("x", "`millrace settings` lists"),
     ],
 )
