@@ -157,14 +157,16 @@ class Memtable:
 
     Attributes:
         size: bytes held in memory; linked extents hold none.
+        held_bytes: of memory that these count as; see `Extent.held_bytes`.
     """
 
-    __slots__ = ("_extents", "_offsets", "size")
+    __slots__ = ("_extents", "_offsets", "held_bytes", "size")
 
     def __init__(self) -> None:
         self._extents: list[Extent | LinkedExtent] = []
         self._offsets: list[int] = []
         self.size = 0
+        self.held_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._extents)
@@ -193,6 +195,7 @@ class Memtable:
             self._offsets.insert(place, offset)
         if isinstance(extent, Extent):
             self.size += extent.size
+            self.held_bytes += extent.held_bytes
 
     def at(self, offset: int) -> Extent | LinkedExtent | None:
         """Return the extent that holds the byte at `offset`, None if it is not here."""
@@ -259,5 +262,8 @@ class Memtable:
         released = self._extents[:count]
         del self._extents[:count]
         del self._offsets[:count]
-        self.size -= sum(extent.size for extent in released if isinstance(extent, Extent))
+        for extent in released:
+            if isinstance(extent, Extent):
+                self.size -= extent.size
+                self.held_bytes -= extent.held_bytes
         return released

@@ -13,6 +13,8 @@ class ContainerOptions:
     Attributes:
         flush_size_bytes: when a segment has this many bytes that are not in tier 2 yet, they are moved there at once.
         flush_age_s: new bytes are moved to tier 2 after about this time.
+        small_flushes_per_s_max: how many tails below flush_size_bytes are flushed for their age in a second. If more
+            are old enough, the oldest go first, and the others wait longer. 0: no bound.
         chunk_size_bytes_max: the largest chunk (a file of tier 2); a single append may be larger.
         chunk_size_bytes_small: smaller chunks at the end of a segment are written again later, together with newer
             bytes; merged segments that are smaller share chunks.
@@ -41,6 +43,7 @@ class ContainerOptions:
 
     flush_size_bytes: int = 8 * MIB
     flush_age_s: float = 5.0
+    small_flushes_per_s_max: float = 0.0
     chunk_size_bytes_max: int = 32 * MIB
     chunk_size_bytes_small: int = 256 * KIB
     flushes_at_once: int = 2
@@ -66,7 +69,8 @@ class ContainerOptions:
         demand_at_least(
             self, 0, "chunk_size_bytes_small", "idle_bytes_max", "verified_at_once_count_max",
             "attributes_segment_bytes_max", "attributes_bytes_max",
-            "flush_age_s", "checkpoint_interval_s", "copy_interval_s", "garbage_interval_s", "orphan_grace_s",
+            "flush_age_s", "small_flushes_per_s_max", "checkpoint_interval_s", "copy_interval_s", "garbage_interval_s",
+            "orphan_grace_s",
         )  # fmt: skip
         demand_above_zero(self, "transaction_size_bytes_max")
 

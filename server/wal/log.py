@@ -138,10 +138,9 @@ class Wal:
         """Which part of the files that there may be is in use, the one being written included."""
         return (self._pool.full_count + 1) / self._options.files_max
 
-    @property
-    def reclaimable_bytes(self) -> int:
-        """Bytes of the full files; the one being written to is never recycled."""
-        return self._pool.full_count * self._options.file_size_bytes
+    def reclaimable_bytes(self, sequence: int) -> int:
+        """Return the bytes of the full files that `recycle` would release; the one being written to never is."""
+        return self._pool.recyclable_count(self._last_not_needed(sequence)) * self._options.file_size_bytes
 
     @property
     def capacity_bytes(self) -> int:
@@ -197,8 +196,11 @@ class Wal:
     def recycle(self, sequence: int) -> None:
         """Say that batches up to that sequence are no longer needed: whole files of them are used again."""
         assert sequence <= self._durable_sequence, "only what is durable can be done with"
+        self._pool.recycle(self._last_not_needed(sequence))
+
+    def _last_not_needed(self, sequence: int) -> int:
         # The file with the last batch stays, also when the next one is begun: a log without that batch has lost it.
-        self._pool.recycle(min(sequence, self._durable_sequence - 1))
+        return min(sequence, self._durable_sequence - 1)
 
     def statistics(self) -> WalStatistics:
         """Return what the log is doing. Cheap; also when closed."""

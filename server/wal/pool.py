@@ -17,6 +17,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -155,6 +156,11 @@ class FilePool:
             while self._full and self._full[0].last_sequence <= sequence:
                 self._released.append(self._full.popleft())
             self._changed.notify_all()
+
+    def recyclable_count(self, sequence: int) -> int:
+        """Return how many full files `recycle` would release. Looks at those and at one more."""
+        with self._changed:
+            return sum(1 for _ in takewhile(lambda file: file.last_sequence <= sequence, self._full))
 
     def drain(self) -> None:
         """Wait no longer for the disk or the bound in `take`; files that can be made at once are still made."""

@@ -140,9 +140,8 @@ class Log(Protocol):
         """Which part of its bound the log has reached, from 0 to 1."""
         ...
 
-    @property
-    def reclaimable_bytes(self) -> int:
-        """Bytes that `recycle` could give back now at most, if no batch of them were needed."""
+    def reclaimable_bytes(self, sequence: int) -> int:
+        """Return how many bytes `recycle` of that sequence would give back now."""
         ...
 
     @property

@@ -137,7 +137,10 @@ async def test_a_full_log_takes_records_until_it_is_recycled(medium: Medium) -> 
     await until(lambda: one.log.refusal is not None)
     assert one.log.refusal
     assert 0.5 < one.log.fullness <= 1.0
-    assert 0 < one.log.reclaimable_bytes <= one.log.capacity_bytes
+    needed_from = one.log.durable_sequence // 2
+    assert 0 < one.log.reclaimable_bytes(needed_from) < one.log.reclaimable_bytes(one.log.durable_sequence)
+    assert one.log.reclaimable_bytes(one.log.durable_sequence) <= one.log.capacity_bytes
+    assert not one.log.reclaimable_bytes(0)
     count = one.count + 1
     one.log.submit(control_run(b"truncate"))
     await until(lambda: one.count == count)

@@ -138,9 +138,9 @@ class MemoryLog:
     def fullness(self) -> float:
         return self._medium.size_bytes / self._medium.capacity_bytes
 
-    @property
-    def reclaimable_bytes(self) -> int:
-        return self._medium.size_bytes
+    def reclaimable_bytes(self, sequence: int) -> int:
+        done = min(sequence, self._sequence - 1)
+        return sum(batch.size for batch in self._medium.batches if batch.sequence <= done)
 
     @property
     def capacity_bytes(self) -> int:

@@ -77,11 +77,6 @@ class Checkpointer:
         self.copy_size_bytes = 0
 
     @property
-    def copy_needs_less_log(self) -> bool:
-        """Whether a copy of the last checkpoint would need less of the log than the newest copy."""
-        return self.saved is not None and self.saved.version.replay_from > self.copy_replay_from
-
-    @property
     def has_news(self) -> bool:
         """Whether the last checkpoint is another than the one of which this start has published a copy."""
         return self.saved is not None and self.saved.version != self._copied
@@ -111,9 +106,7 @@ class Checkpointer:
             if self._container.has_failed:
                 raise StorageError("the container has failed: what it holds may be less than what the log holds")
             # In one step, without an await: sequence, rows and garbage belong together.
-            sequence = state.sequence
-            replay_from = min((s.tail.first.sequence for s in state.unflushed.values()), default=sequence + 1)
-            version = CheckpointVersion(sequence, self.container_epoch, replay_from)
+            version = CheckpointVersion(state.sequence, self.container_epoch, state.replay_from)
             saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), version=version)
             rows = take_rows(state)
             self.begun_s = self._clock.monotonic_s()

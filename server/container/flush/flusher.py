@@ -2,10 +2,11 @@
 
 A pass does what is due in that order, but for the recycling: that waits for a copy of the checkpoint, which may take
 long and is made beside the passes. A segment is flushed when it has enough unflushed bytes, when they are old enough,
-or when memory or the log run full. A chunk is published first; only then does the segment refer to it and drop its
-tail; a checkpoint then stores that; a copy of the checkpoint is published in tier 2; only then may the log forget. A
-crash between any two steps loses nothing and stores nothing twice: what the checkpoint does not know is replayed from
-the log and flushed again, and a chunk that no checkpoint knows is an orphan.
+or when memory or the log run full; where flushes are paid for, no more of these than have to be. A chunk is published
+first; only then does the segment refer to it and drop its tail; a checkpoint then stores that; a copy of the checkpoint
+is published in tier 2; only then may the log forget. A crash between any two steps loses nothing and stores nothing
+twice: what the checkpoint does not know is replayed from the log and flushed again, and a chunk that no checkpoint
+knows is an orphan.
 
 If tier 2 is full or cannot be reached, the flusher waits and the server continues: tail and log grow to their bounds,
 appends are throttled and then refused, and the flusher tries again.
@@ -17,6 +18,7 @@ Owns the order, the waits and the retries. Does not own the rules (`selector`), 
 import asyncio
 import logging
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
 from millrace.server.container.checkpoint.backup import delete_old_copies
@@ -25,6 +27,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkExistsError, ServerError
 from millrace.server.tier2 import ChunkStorage
 
+from .budget import FlushBudget
 from .checkpointer import Checkpointer
 from .selector import (
     ADDED_COUNT_MAX,
@@ -33,16 +36,20 @@ from .selector import (
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
+    is_log_held,
     largest_first,
+    pass_interval_s,
     recycling_pays,
     segments_to_flush,
+    segments_to_flush_sparingly,
 )
 from .uploader import Uploader
 
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 1.0
-PASS_INTERVAL_S: Final = 0.05
+DELETES_COUNT_MAX: Final = 128
+"""Chunks that are deleted before it is looked again what is due: a store takes its time for each."""
 
 
 class Flusher:
@@ -68,6 +75,9 @@ class Flusher:
         self._uploader = uploader
         self._checkpointer = checkpointer
         self._log = container.log
+        per_s, age_s = self._options.small_flushes_per_s_max, self._options.flush_age_s
+        # None: flushes cost nothing.
+        self._budget = FlushBudget(per_s, saved_s=age_s, now_s=self._clock.monotonic_s()) if per_s else None
         self._work = asyncio.Event()
         self._copying: asyncio.Task[None] | None = None
         # One copy after the other: they are made in the same file.
@@ -94,7 +104,7 @@ class Flusher:
                 for name, step in (
                     ("flush", self._flush_due),
                     ("checkpoint", self._checkpoint_due),
-                    ("delete", self._delete_due),
+                    ("delete", self._delete_some),
                 ):
                     try:
                         await step()
@@ -112,7 +122,7 @@ class Flusher:
                 # Writers that are throttled send nothing that could wake us: what is left does not wait to be old.
                 if has_failed or self._segments_due():
                     self._work.set()
-                await self._clock.sleep(RETRY_S if has_failed else PASS_INTERVAL_S)
+                await self._clock.sleep(RETRY_S if has_failed else pass_interval_s(len(self._state.unflushed)))
         finally:
             self._checkpointer.stop_copying()
             if self._copying is not None:
@@ -164,20 +174,37 @@ class Flusher:
 
     async def _flush_due(self) -> None:
         if segments := self._segments_due():
+            if self._budget is not None:
+                self._budget.spend(sum(each.tail.size < self._options.flush_size_bytes for each in segments))
             await self._upload(segments)
 
     async def _checkpoint_due(self) -> None:
         if self._is_checkpoint_due():
             await self._checkpointer.checkpoint()
 
-    async def _delete_due(self) -> None:
+    async def _delete_some(self) -> None:
+        """Delete what may be deleted, but let a flush that is due go first after so many."""
+        if await self._delete_due(DELETES_COUNT_MAX) == DELETES_COUNT_MAX:
+            self._work.set()
+
+    async def _delete_due(self, count_max: int | None = None) -> int:
+        """Delete what may be deleted, a few chunks at the same time; return how many that were."""
         garbage = self._state.garbage
-        while (name := garbage.take()) is not None:
+        names = islice(iter(garbage.take, None), count_max)
+        count = 0
+        while some := list(islice(names, self._options.flushes_at_once)):
+            left = set(some)
             try:
-                await self._storage.delete(name)
-            except BaseException:
-                garbage.put_back(name)
-                raise
+                results = await asyncio.gather(*map(self._storage.delete, some), return_exceptions=True)
+                left -= {name for name, result in zip(some, results, strict=True) if result is None}
+            finally:
+                for name in left:
+                    garbage.put_back(name)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+            count += len(some)
+        return count
 
     async def _copy_in_background(self) -> None:
         try:
@@ -206,24 +233,45 @@ class Flusher:
         )
 
     def _segments_due(self) -> list[Segment]:
-        return segments_to_flush(
+        if self._budget is None:
+            return segments_to_flush(
+                self._uploader.candidates(),
+                tail_bytes=self._state.tail_bytes,
+                is_log_filling=is_log_filling(self._log.fullness),
+                now_us=self._clock.unix_us(),
+                options=self._options,
+            )
+        return segments_to_flush_sparingly(
             self._uploader.candidates(),
             tail_bytes=self._state.tail_bytes,
-            is_log_filling=is_log_filling(self._log.fullness),
+            small_count_max=self._budget.available(self._clock.monotonic_s()),
+            is_log_held=self._is_log_held(),
             now_us=self._clock.unix_us(),
             options=self._options,
         )
 
-    def _recycling_pays(self) -> bool:
+    def _is_log_held(self) -> bool:
+        log = self._log
+        capacity_bytes = log.capacity_bytes
+        used_bytes = int(log.fullness * capacity_bytes)
+        # As a rule so little is used that nobody has to look which of it is needed.
+        if not is_log_held(used_bytes=used_bytes, reclaimable_bytes=0, capacity_bytes=capacity_bytes):
+            return False
+        reclaimable_bytes = log.reclaimable_bytes(self._state.replay_from - 1)
+        return is_log_held(used_bytes=used_bytes, reclaimable_bytes=reclaimable_bytes, capacity_bytes=capacity_bytes)
+
+    def _recycling_pays(self, replay_from: int) -> bool:
+        """Return whether recycling pays once a copy is published that needs the log from there on."""
         return recycling_pays(
-            reclaimable_bytes=self._log.reclaimable_bytes,
+            reclaimable_bytes=self._log.reclaimable_bytes(replay_from - 1),
             capacity_bytes=self._log.capacity_bytes,
             copy_size_bytes=self._checkpointer.copy_size_bytes,
         )
 
     def _is_checkpoint_due(self) -> bool:
         # While a copy of an earlier checkpoint is made, a newer one would not recycle the log sooner.
-        recycles = self._copying is None and self._recycling_pays()
+        recycles = self._copying is None and self._log.reclaimable_bytes(self._state.sequence) > 0
+        recycles = recycles and self._recycling_pays(self._state.replay_from)
         return is_checkpoint_due(
             has_changes=self._state.changed_count > 0 or self._state.garbage.waits_for_checkpoint,
             is_pressing=recycles or self._changes_are_many,
@@ -233,8 +281,9 @@ class Flusher:
 
     def _is_copy_due(self) -> bool:
         checkpointer = self._checkpointer
+        saved = checkpointer.saved
         return self._copying is None and is_copy_due(
-            frees_log=checkpointer.copy_needs_less_log and self._recycling_pays(),
+            frees_log=saved is not None and self._recycling_pays(saved.version.replay_from),
             frees_garbage=self._state.garbage.waits_for_copy,
             has_news=checkpointer.has_news,
             age_s=self._clock.monotonic_s() - checkpointer.copy_begun_s,

@@ -7,6 +7,7 @@ chunks may be deleted (`state.garbage`).
 """
 
 from collections.abc import Iterable
+from heapq import nsmallest
 from typing import Final
 
 from millrace.server.container.options import ContainerOptions
@@ -17,6 +18,13 @@ CHANGED_COUNT_MAX: Final = 50_000
 """With so many new entities, or changed ones, a checkpoint is due: until then they are held in memory."""
 CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
 LOG_FULLNESS_LOW: Final = 0.25
+LOG_SHARE_OF_TAILS_MAX: Final = 0.5
+"""Where flushes are paid for, tails wait until they hold on to so much of what the log may grow to."""
+PRESSED_COUNT_MAX: Final = 64
+"""Tails that are flushed for the log before it is looked again how much of it they hold on to."""
+PASS_INTERVAL_S_MIN: Final = 0.05
+_LOOK_S: Final = 5e-6
+"""Ten times what it takes to look at one tail."""
 
 
 def is_checkpoint_due(*, has_changes: bool, is_pressing: bool, age_s: float, options: ContainerOptions) -> bool:
@@ -54,7 +62,7 @@ def recycling_pays(*, reclaimable_bytes: int, capacity_bytes: int, copy_size_byt
     as writing a fresh one (measured 1.4 against 0.3 GB/s).
 
     Args:
-        reclaimable_bytes: what could be recycled at most.
+        reclaimable_bytes: what could be recycled after the copy.
         capacity_bytes: what the log may grow to.
         copy_size_bytes: of the last copy; 0 before the first one.
     """
@@ -95,6 +103,68 @@ def segments_to_flush(
             if segment.tail.size >= options.flush_size_bytes or segment.tail.first.wall_time_us <= oldest_us
         ]
     return largest_first(due)
+
+
+def segments_to_flush_sparingly(
+    unflushed: Iterable[Segment],
+    *,
+    tail_bytes: int,
+    small_count_max: int,
+    is_log_held: bool,
+    now_us: int,
+    options: ContainerOptions,
+) -> list[Segment]:
+    """Return the segments to be flushed where each flush is paid for, the largest first: no more than have to be.
+
+    All whose tails are large, and of the others:
+
+    - if memory runs full, the largest, until the rest is below `tail_size_bytes_low`;
+    - if tails hold on to too much of the log, those with the oldest bytes, some at a time;
+    - else those that are old, the oldest first, as many as may be flushed now.
+
+    Args:
+        unflushed: the segments that have a tail.
+        tail_bytes: of memory that their tails take.
+        small_count_max: how many small ones may be flushed for their age.
+        is_log_held: whether tails hold on to too much of the log; see `is_log_held`.
+        now_us: the wall time.
+        options: the bounds.
+    """
+    due: list[Segment] = []
+    small: list[Segment] = []
+    for segment in unflushed:
+        (due if segment.tail.size >= options.flush_size_bytes else small).append(segment)
+    excess_bytes = tail_bytes - sum(segment.tail.held_bytes for segment in due) - options.tail_size_bytes_low
+    if excess_bytes > 0:
+        small.sort(key=lambda segment: segment.tail.held_bytes, reverse=True)
+        for segment in small:
+            if excess_bytes <= 0:
+                break
+            due.append(segment)
+            excess_bytes -= segment.tail.held_bytes
+    elif is_log_held:
+        due += nsmallest(PRESSED_COUNT_MAX, small, key=lambda segment: segment.tail.first.sequence)
+    elif small_count_max:
+        oldest_us = now_us - int(options.flush_age_s * 1e6)
+        old = [segment for segment in small if segment.tail.first.wall_time_us <= oldest_us]
+        due += nsmallest(small_count_max, old, key=lambda segment: segment.tail.first.wall_time_us)
+    return largest_first(due)
+
+
+def is_log_held(*, used_bytes: int, reclaimable_bytes: int, capacity_bytes: int) -> bool:
+    """Return whether tails hold on to so much of the log that they are flushed whatever it costs.
+
+    Args:
+        used_bytes: of the log.
+        reclaimable_bytes: of these, what only holds what is in tier 2.
+        capacity_bytes: what the log may grow to.
+    """
+    return used_bytes - reclaimable_bytes > LOG_SHARE_OF_TAILS_MAX * capacity_bytes
+
+
+def pass_interval_s(unflushed_count: int) -> float:
+    """Return how long to wait between two looks at that many tails: looking takes a tenth of the time at most."""
+    return max(PASS_INTERVAL_S_MIN, unflushed_count * _LOOK_S)
 
 
 def flush_wait_s(unflushed: Iterable[Segment], *, now_us: int, options: ContainerOptions) -> float:

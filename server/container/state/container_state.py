@@ -304,6 +304,11 @@ class ContainerState:
         if isinstance(extent, Extent):
             self.tail_bytes += extent.held_bytes
 
+    @property
+    def replay_from(self) -> int:
+        """Sequence of the first batch of the log whose bytes are not all in tier 2. Looks at every tail."""
+        return min((each.tail.first.sequence for each in self.unflushed.values()), default=self.sequence + 1)
+
     def _hold_resident(self, segment: Segment) -> None:
         """Keep a segment in memory that has a tail, or a link, from now on."""
         number = segment.segment_id

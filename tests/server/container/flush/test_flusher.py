@@ -277,8 +277,10 @@ async def test_a_checkpoint_presses_when_the_log_could_be_recycled_but_not_while
         segment_id = await peer.create_segment("raw/a")
         flusher._checkpointer.begun_s -= 1.0
         assert not flusher._is_checkpoint_due()
-        while not log.reclaimable_bytes:
+        while not log.reclaimable_bytes(log.durable_sequence):
             await peer.store(segment_id, bytes(32 * KIB))
+        assert not flusher._is_checkpoint_due(), "the bytes in the full file are not in tier 2 yet"
+        await flusher.flush()
         assert flusher._is_checkpoint_due()
         flusher._copying = asyncio.current_task()
         assert not flusher._is_checkpoint_due()

@@ -6,21 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.server.container.flush.budget import FlushBudget
 from millrace.server.container.flush.selector import (
     CHECKPOINT_INTERVAL_S_MIN,
+    PASS_INTERVAL_S_MIN,
+    PRESSED_COUNT_MAX,
     are_many,
     flush_wait_s,
     is_checkpoint_due,
     is_copy_due,
     is_log_filling,
+    is_log_held,
+    pass_interval_s,
     recycling_pays,
     segments_to_flush,
+    segments_to_flush_sparingly,
 )
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.segment import Segment
 from millrace.wire.limits import KIB, MIB
 from tests.server.container.extents import extent
+from tests.support.clock import ManualClock
 
 OPTIONS = ContainerOptions(
     flush_size_bytes=8 * KIB, flush_age_s=5.0, checkpoint_interval_s=10.0, garbage_interval_s=60.0
@@ -28,10 +35,10 @@ OPTIONS = ContainerOptions(
 NOW_US = 1_000_000_000
 
 
-def segment_with(*sizes: int, wall_time_us: int = NOW_US, segment_id: int = 1) -> Segment:
+def segment_with(*sizes: int, wall_time_us: int = NOW_US, segment_id: int = 1, sequence: int = 9) -> Segment:
     segment = Segment(segment_id=segment_id, name="raw/a", created_us=0)
     for size in sizes:
-        segment.tail.add(extent(segment.length, bytes(size), wall_time_us=wall_time_us))
+        segment.tail.add(extent(segment.length, bytes(size), wall_time_us=wall_time_us, sequence=sequence))
         segment.length += size
     return segment
 
@@ -146,3 +153,133 @@ def test_recycling_pays_when_it_frees_more_than_a_copy_costs(
         reclaimable_bytes=reclaimable_bytes, capacity_bytes=100 * MIB, copy_size_bytes=copy_size_bytes
     )
     assert found == pays
+
+
+# --- where flushes are paid for ---
+
+
+def sparingly(
+    *segments: Segment,
+    count_max: int = 0,
+    tail_bytes: int = 0,
+    is_held: bool = False,
+    now_us: int = NOW_US,
+    options: ContainerOptions = OPTIONS,
+) -> list[Segment]:
+    return segments_to_flush_sparingly(
+        segments, tail_bytes=tail_bytes, small_count_max=count_max, is_log_held=is_held, now_us=now_us, options=options
+    )
+
+
+def test_of_many_small_tails_the_oldest_are_flushed_as_far_as_the_budget_goes() -> None:
+    """Large ones are flushed whatever it says."""
+    old = [segment_with(1 + age, wall_time_us=NOW_US - (5 + age) * 1_000_000) for age in range(10)]
+    young, large = segment_with(100, wall_time_us=NOW_US - 4_999_999), segment_with(8 * KIB)
+    assert sparingly(*old, young, large, count_max=3) == [large, old[9], old[8], old[7]]
+    assert sparingly(*old, young, large) == [large]
+    assert len(sparingly(*old, young, large, count_max=100)) == 11
+
+
+def test_when_memory_runs_full_the_fewest_tails_are_flushed_that_make_room() -> None:
+    segments = [segment_with(size * 100) for size in range(1, 9)]
+    held_bytes = sum(segment.tail.held_bytes for segment in segments)
+    options = ContainerOptions(tail_size_bytes_low=held_bytes - segments[-1].tail.held_bytes - 1)
+    assert sparingly(*segments, tail_bytes=held_bytes, options=options) == [segments[7], segments[6]]
+    assert sparingly(*segments, tail_bytes=options.tail_size_bytes_low, options=options) == []
+
+
+def test_when_tails_hold_on_to_the_log_those_with_the_oldest_bytes_are_flushed_some_at_a_time() -> None:
+    """Not the largest: they may be the youngest, and only the oldest bytes keep the log from being recycled."""
+    segments = [segment_with(1 + number, sequence=1000 - number) for number in range(2 * PRESSED_COUNT_MAX)]
+    due = sparingly(*segments, is_held=True)
+    assert due == segments[: -PRESSED_COUNT_MAX - 1 : -1]
+
+
+def test_tails_hold_on_to_too_much_of_the_log_from_a_half_on() -> None:
+    """What only waits for a copy of the checkpoint does not count: flushing would not free it."""
+    assert not is_log_held(used_bytes=50, reclaimable_bytes=0, capacity_bytes=100)
+    assert is_log_held(used_bytes=51, reclaimable_bytes=0, capacity_bytes=100)
+    assert not is_log_held(used_bytes=90, reclaimable_bytes=40, capacity_bytes=100)
+
+
+def test_looks_at_many_tails_are_rarer() -> None:
+    assert pass_interval_s(0) == pass_interval_s(10_000) == PASS_INTERVAL_S_MIN
+    assert pass_interval_s(100_000) == 10 * PASS_INTERVAL_S_MIN
+
+
+class Trickles:
+    """Segments that are appended to all the time, and what flushing them would have published.
+
+    Their tails are one extent that grows: how many extents there are matters to the memory they hold alone.
+    """
+
+    def __init__(self, count: int, *, bytes_per_s: int, options: ContainerOptions) -> None:
+        self.clock = ManualClock()
+        self.segments = [segment_with(1, wall_time_us=self.clock.unix_us(), segment_id=each) for each in range(count)]
+        self.publish_count = 0
+        self._tail_bytes = sum(segment.tail.held_bytes for segment in self.segments)
+        self._bytes_per_s = bytes_per_s
+        self._options = options
+        self._budget = FlushBudget(
+            options.small_flushes_per_s_max, saved_s=options.flush_age_s, now_s=self.clock.monotonic_s()
+        )
+
+    def run(self, duration_s: float, *, step_s: float) -> None:
+        for _ in range(round(duration_s / step_s)):
+            self.clock.move(step_s)
+            more = round(self._bytes_per_s * step_s)
+            for segment in self.segments:
+                tail = segment.tail
+                tail.size += more
+                tail.held_bytes += more
+            self._tail_bytes += more * len(self.segments)
+            self._flush()
+
+    def _flush(self) -> None:
+        now_us = self.clock.unix_us()
+        due = sparingly(
+            *self.segments,
+            count_max=self._budget.available(self.clock.monotonic_s()),
+            tail_bytes=self._tail_bytes,
+            now_us=now_us,
+            options=self._options,
+        )
+        self._budget.spend(len(due))
+        self.publish_count += len(due)
+        for segment in due:
+            segment.tail.first.wall_time_us = now_us
+            self._tail_bytes -= segment.tail.size
+            segment.tail.held_bytes -= segment.tail.size
+            segment.tail.size = 0
+
+
+PAID = ContainerOptions(small_flushes_per_s_max=20.0)
+
+
+def test_ten_thousand_trickling_segments_cost_twenty_puts_a_second() -> None:
+    """Behaviour 95: at 10 bytes a second each, for an hour; without a budget they cost 2,000.
+
+    Each segment waits for 10,000 / 20 = 500 s, and none waits much longer than others.
+    """
+    trickles = Trickles(10_000, bytes_per_s=10, options=PAID)
+    trickles.run(3600.0, step_s=5.0)
+    assert 19 * 3600 < trickles.publish_count <= 20 * 3600 + 100
+    now_us = trickles.clock.unix_us()
+    ages_s = [(now_us - segment.tail.first.wall_time_us) / 1e6 for segment in trickles.segments]
+    assert max(ages_s) <= 10_000 / 20 + 5
+
+
+def test_a_hundred_trickling_segments_wait_no_longer_than_without_a_budget() -> None:
+    trickles = Trickles(100, bytes_per_s=10, options=PAID)
+    trickles.run(100.0, step_s=0.5)
+    assert trickles.publish_count == 100 * 100 / 5.0
+
+
+def test_memory_bounds_how_long_tails_wait() -> None:
+    """At 100 KB a second in all, 40 MB are full before 500 s: the rate is what that takes, and memory stays bounded."""
+    options = ContainerOptions(small_flushes_per_s_max=2.0, tail_size_bytes_low=40_000_000)
+    trickles = Trickles(1000, bytes_per_s=1000, options=options)
+    trickles.run(600.0, step_s=1.0)
+    assert sum(segment.tail.held_bytes for segment in trickles.segments) <= 41_000_000
+    # The largest go first, so a tail is about twice the mean when it goes: 1,000 tails in 80 s.
+    assert 600 * 10 < trickles.publish_count < 600 * 16
