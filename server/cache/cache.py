@@ -38,6 +38,20 @@ with fewer where it must (a chunk ends, a damaged page begins) and raises a `Ser
 The bytes must not change afterwards."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the bytes of a read come from; the fields are arguments of `PageCache.read`."""
+
+    fetch: Fetch
+    end: int
+    border_after: Callable[[int], int] | None
+
+    def fetch_end(self, offset: int, page_end: int) -> int:
+        """Return up to where one fetch from `offset` on goes."""
+        end = min(self.end, page_end)
+        return end if self.border_after is None else min(end, self.border_after(offset))
+
+
 @dataclass(slots=True, kw_only=True)
 class CacheStatistics:
     """Counters since the start, and sizes now."""
@@ -140,7 +154,14 @@ class PageCache:
         return pieces or None
 
     def read(
-        self, segment_id: int, offset: int, size: int, fetch: Fetch, *, end: int | None = None
+        self,
+        segment_id: int,
+        offset: int,
+        size: int,
+        fetch: Fetch,
+        *,
+        end: int | None = None,
+        border_after: Callable[[int], int] | None = None,
     ) -> list[memoryview] | PendingRead:
         """Return bytes from `offset` on, in pieces, at least one byte and up to `size`.
 
@@ -159,12 +180,15 @@ class PageCache:
             fetch: reads the segment from tier 2.
             end: the first offset that `fetch` cannot give: up to there pages are fetched whole, and ahead of a
                 sequential reader. By default the end of this read.
+            border_after: returns the first offset above the one given that a fetch from there does not reach, since
+                another chunk begins. A fetch that ended short of its page would leave a gap in what is read ahead.
 
         Raises:
             ServerError: what the fetch of the first byte raised; from awaiting.
             ShuttingDownError: the cache was closed.
         """
         limit = offset + size if end is None else end
+        source = _Source(fetch, limit, border_after)
         stop = min(offset + size, limit)
         assert offset < stop
         run = self._readers.take(segment_id, offset)
@@ -172,19 +196,19 @@ class PageCache:
         if pieces is not None:
             self._statistics.hits_total += 1
             position = offset + sum(map(len, pieces))
-            self._fetch_ahead(run, segment_id, position, limit=limit, fetch=fetch)
+            self._fetch_ahead(run, segment_id, position, source)
             self._readers.put(run, segment_id, start=offset, end=position)
             return pieces
         self._statistics.misses_total += 1
-        steps = self._plan(segment_id, offset, stop, limit=limit, fetch=fetch)
-        self._fetch_ahead(run, segment_id, stop, limit=limit, fetch=fetch)
+        steps = self._plan(segment_id, offset, stop, source)
+        self._fetch_ahead(run, segment_id, stop, source)
 
         async def finish() -> list[memoryview]:
             # Another read's fetch, which this one waited for, may have given fewer bytes than it was to, and none of
             # ours. It is over now, so planning again starts a fetch at our offset, or waits for another one.
             found = await self._collect(steps)
             while not found:
-                found = await self._collect(self._plan(segment_id, offset, stop, limit=limit, fetch=fetch))
+                found = await self._collect(self._plan(segment_id, offset, stop, source))
             self._readers.put(run, segment_id, start=offset, end=offset + sum(map(len, found)))
             return found
 
@@ -247,7 +271,7 @@ class PageCache:
     # Reading
 
     def _plan(
-        self, segment_id: int, offset: int, stop: int, *, limit: int, fetch: Fetch
+        self, segment_id: int, offset: int, stop: int, source: _Source
     ) -> list[tuple[memoryview | _Flight, int, int]]:
         """Return where each part of [offset, stop) comes from, having started the fetches for what is missing."""
         if self._closed:
@@ -263,7 +287,7 @@ class PageCache:
             else:
                 flight = self._flights.covering(segment_id, position)
                 if flight is None:
-                    flight = self._start(segment_id, position, limit=limit, fetch=fetch, ahead=False)
+                    flight = self._start(segment_id, position, source, ahead=False)
                 else:
                     self._statistics.joins_total += 1
                 until = min(stop, flight.end)
@@ -318,14 +342,14 @@ class PageCache:
 
     # Fetching
 
-    def _start(self, segment_id: int, offset: int, *, limit: int, fetch: Fetch, ahead: bool) -> _Flight:
+    def _start(self, segment_id: int, offset: int, source: _Source, *, ahead: bool) -> _Flight:
         """Start a fetch from `offset` on, up to the end of its page or to what is there or on its way."""
-        end = min(limit, self._page_end(offset))
+        end = source.fetch_end(offset, self._page_end(offset))
         end = self._extents.next_start(segment_id, offset, end)
         end = self._flights.next_start(segment_id, offset, end)
         assert offset < end
         flight = _Flight(segment_id, offset, end, ahead=ahead)
-        flight.task = asyncio.create_task(self._fly(flight, fetch), name=f"cache fetch {segment_id}@{offset}")
+        flight.task = asyncio.create_task(self._fly(flight, source.fetch), name=f"cache fetch {segment_id}@{offset}")
         flight.task.add_done_callback(lambda task: self._landed(flight, task))
         self._flights.add(flight)
         self._tasks.add(flight.task)
@@ -361,9 +385,9 @@ class PageCache:
         if flight.ahead:
             self._statistics.unread_bytes -= flight.end - flight.offset
 
-    def _fetch_ahead(self, run: Run, segment_id: int, position: int, *, limit: int, fetch: Fetch) -> None:
+    def _fetch_ahead(self, run: Run, segment_id: int, position: int, source: _Source) -> None:
         """Start fetches for the pages that a sequential reader, now at `position`, will want next."""
-        start, stop = self._readers.plan(run, end=position, limit=limit)
+        start, stop = self._readers.plan(run, end=position, limit=source.end)
         while start < stop:
             present = self._extents.covering(segment_id, start) or self._flights.covering(segment_id, start)
             if present is None:
@@ -372,7 +396,7 @@ class PageCache:
                     or self._statistics.unread_bytes + self._options.page_size_bytes > self._unread_bytes_max
                 ):
                     break
-                present = self._start(segment_id, start, limit=limit, fetch=fetch, ahead=True)
+                present = self._start(segment_id, start, source, ahead=True)
             start = present.end
         run.horizon = start
 

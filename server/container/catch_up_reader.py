@@ -43,7 +43,14 @@ class CatchUpReader:
         """
         end = segment.limit_before_damage(offset, segment.flushed_offset)
         size = min(size_max, end - offset)
-        return self._cache.read(segment.segment_id, offset, size, partial(self._fetch, segment), end=end)
+        return self._cache.read(
+            segment.segment_id,
+            offset,
+            size,
+            partial(self._fetch, segment),
+            end=end,
+            border_after=partial(_chunk_end, segment),
+        )
 
     def forget(self, segment: Segment) -> None:
         """Drop what is cached of a segment that was truncated or deleted."""
@@ -127,7 +134,18 @@ class CatchUpReader:
             ) from error
 
     def _chunk_at(self, segment: Segment, offset: int) -> ChunkRecord:
-        place = bisect_right(segment.chunks, offset, key=lambda chunk: chunk.start_offset) - 1
-        if place >= 0 and offset < segment.chunks[place].end_offset:
-            return segment.chunks[place]
-        raise segment.error(SegmentDamagedError, f"no chunk holds the bytes at offset {offset}")
+        chunk = _find_chunk(segment, offset)
+        if chunk is None:
+            raise segment.error(SegmentDamagedError, f"no chunk holds the bytes at offset {offset}")
+        return chunk
+
+
+def _find_chunk(segment: Segment, offset: int) -> ChunkRecord | None:
+    place = bisect_right(segment.chunks, offset, key=lambda chunk: chunk.start_offset) - 1
+    return segment.chunks[place] if place >= 0 and offset < segment.chunks[place].end_offset else None
+
+
+def _chunk_end(segment: Segment, offset: int) -> int:
+    """Return where the chunk ends that holds an offset; where none does, which reading tells, the segment's end."""
+    chunk = _find_chunk(segment, offset)
+    return segment.length if chunk is None else chunk.end_offset

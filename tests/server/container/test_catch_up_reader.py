@@ -1,6 +1,7 @@
 """Catch-up reads over chunks that are damaged, missing, or replaced while they are read."""
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import SegmentDamagedError, SegmentNotFoundError, SegmentTruncatedError
 from millrace.server.host.clock import SystemClock
+from millrace.server.object_store.url import StoreUrl
+from millrace.server.options import ServerOptions
 from millrace.server.tier2 import ChunkId, ChunkRecord, IndexEntry, chunk_name, encode_chunk, times_of
 from millrace.wire.limits import KIB
 from tests.server.container.states import new_state
+from tests.support.clock import ManualClock
+from tests.support.measured_storage import MeasuredStorage
 from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.storage import FaultyStorage
 
@@ -205,3 +210,111 @@ async def test_the_sparse_indexes_of_a_few_chunks_only_are_held_in_memory() -> N
         near = segment.index.floor(12_500)
         assert near is not None
         assert near.offset == 12_000
+
+
+# --- a store that is far away ---
+
+FAR_S = 0.03
+
+
+class Far:
+    """A segment of eight chunks in a store whose answers take their time, which a manual clock counts."""
+
+    def __init__(self, *, chunk_size: int, count: int, cache: CacheOptions) -> None:
+        self.clock = ManualClock()
+        self.storage = MeasuredStorage(FaultyStorage(), clock=self.clock, latency_s=FAR_S)
+        self.segment = Segment(segment_id=7, name="raw/a", created_us=0)
+        self.cache = PageCache(cache)
+        self.reader = CatchUpReader(storage=self.storage, cache=self.cache)
+        self._chunk_size = chunk_size
+        self._count = count
+
+    async def publish(self) -> "Far":
+        for start in range(0, self._chunk_size * self._count, self._chunk_size):
+            chunk = ChunkId(segment_id=7, start_offset=start, length=self._chunk_size, container_epoch=1)
+            pieces = encode_chunk(
+                chunk, [bytes(self._chunk_size)], index=[], start_events=0, end_events=0, end_wall_time_us=0,
+                page_size=64 * KIB,
+            )  # fmt: skip
+            await self.storage.inner.publish(chunk_name(chunk), pieces)
+            size = sum(map(len, pieces))
+            self.segment.chunks.append(ChunkRecord(start, self._chunk_size, chunk_name(chunk), size, 0, 0, 0))
+        length = self._chunk_size * self._count
+        self.segment.length = self.segment.next_offset = self.segment.flushed_offset = length
+        return self
+
+    async def read_through(self, *, size: int) -> int:
+        """Read the segment from its start in steps of `size` bytes, as a subscription does; return how many waited."""
+        offset = waits = 0
+        while offset < self.segment.length:
+            found = self.reader.read(self.segment, offset, size)
+            if not isinstance(found, list):
+                waits += 1
+                found = await found
+            offset += sum(map(len, found))
+        return waits
+
+    @property
+    def waited_s(self) -> float:
+        return self.clock.monotonic_s() - ManualClock().monotonic_s()
+
+
+def far_cache(scale: int = 64) -> CacheOptions:
+    """Return the cache that a server with a store has, everything a `scale`th as large."""
+    options = ServerOptions(store=StoreUrl.parse("s3://bucket/prefix")).for_storage().cache
+    return replace(
+        options,
+        budget_bytes=options.budget_bytes // scale,
+        page_size_bytes=options.page_size_bytes // scale,
+        read_ahead_bytes=options.read_ahead_bytes // scale,
+    )
+
+
+@pytest.mark.asyncio
+async def test_a_sequential_reader_of_a_far_store_seldom_waits() -> None:
+    """Its read-ahead has no gap where a chunk ends: once it is up to speed, each page is there or on its way."""
+    far = await Far(chunk_size=130_000, count=40, cache=far_cache()).publish()
+    waits = await far.storage.served(far.read_through(size=16 * KIB))
+    # 5.2 MB, of which 512 KB are read ahead: 10 times two answers, and a few until it is up to speed.
+    assert far.waited_s < 30 * FAR_S
+    assert waits < 30
+    assert 8 <= far.storage.gets_at_once_max <= 32
+    # A footer for each chunk, and of its 130,000 bytes three or four parts of pages of 64 KiB.
+    assert far.storage.counts.gets <= 40 * 4
+
+
+@pytest.mark.asyncio
+async def test_readers_of_the_same_pages_share_their_gets() -> None:
+    far = await Far(chunk_size=130_000, count=10, cache=far_cache()).publish()
+    await far.storage.served(far.read_through(size=16 * KIB))
+    alone = far.storage.counts.gets
+    far.cache.drop_segment(7)
+
+    async def together() -> None:
+        await asyncio.gather(*(far.read_through(size=16 * KIB) for _ in range(5)))
+
+    await far.storage.served(together())
+    assert far.storage.counts.gets - alone <= alone - 10, "the footers are there already"
+
+
+@pytest.mark.asyncio
+async def test_many_readers_stay_below_the_bounds_of_gets_and_memory() -> None:
+    options = far_cache()
+    far = await Far(chunk_size=130_000, count=20, cache=options).publish()
+    unread_max = 0
+
+    async def one(start: int) -> None:
+        nonlocal unread_max
+        offset = start * 130_000
+        while offset < far.segment.length:
+            found = far.reader.read(far.segment, offset, 16 * KIB)
+            pieces = found if isinstance(found, list) else await found
+            offset += sum(map(len, pieces))
+            unread_max = max(unread_max, far.cache.statistics().unread_bytes)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(one, range(20)))
+
+    await far.storage.served(all_of_them())
+    assert far.storage.gets_at_once_max <= 32
+    assert unread_max <= options.budget_bytes * options.read_ahead_share
