@@ -108,7 +108,7 @@ class Server:
         storage: ChunkStorage | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._options = options
+        self._options = options = options.for_storage()
         self._files = files or OsFileSystem()
         self._clock = clock or SystemClock()
         self._storage = storage

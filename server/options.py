@@ -3,7 +3,7 @@
 Each is declared once: by a field, whose name has its unit (`_bytes`, `_s`), and a line in the docstring of its class.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -95,3 +95,27 @@ class ServerOptions:
         demand_above_zero(self, "shutdown_s")
         is_apart = self.console != self.listen or not self.listen.port
         demand(is_apart, self, "console", "another address than listen")
+
+    def for_storage(self) -> "ServerOptions":
+        """Return what they come to where tier 2 is: in a folder as they are, in a store with what `objects` replaces.
+
+        A store is far away and counts requests: reads are larger and more of them run at once, and so do flushes, which
+        have a budget. Half of the puts are left to copies of the checkpoint and to puts that are made again.
+        """
+        if self.store is None:
+            return self
+        objects = self.objects
+        return replace(
+            self,
+            container=replace(
+                self.container,
+                small_flushes_per_s_max=objects.small_puts_per_s_max,
+                flushes_at_once=max(1, objects.puts_count_max // 2),
+            ),
+            cache=replace(
+                self.cache,
+                page_size_bytes=min(objects.read_size_bytes, self.cache.budget_bytes // 4),
+                read_ahead_bytes=objects.read_ahead_bytes,
+                fetches_max=objects.reads_count_max,
+            ),
+        )

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from millrace.model.address import Address
+from millrace.server.cache import CacheOptions
 from millrace.server.errors import ConfigurationError, SettingError
+from millrace.server.object_store.url import StoreUrl
 from millrace.server.options import LogLevel, LogOptions, ServerOptions, parse_listen
+from millrace.wire.limits import KIB, MIB
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,20 @@ def test_the_console_is_apart_from_the_data_port() -> None:
 def test_a_terminal_is_told_less(level: LogLevel, on_terminal: str, elsewhere: str) -> None:
     assert LogOptions(level=level).level_name(is_terminal=True) == on_terminal
     assert LogOptions(level=level).level_name(is_terminal=False) == elsewhere
+
+
+def test_a_store_is_read_in_larger_pieces_and_flushes_have_a_budget() -> None:
+    """A folder is left as it is."""
+    local = ServerOptions()
+    assert local.for_storage() is local
+    options = ServerOptions(store=StoreUrl.parse("s3://bucket/prefix")).for_storage()
+    assert options.container.small_flushes_per_s_max == 20.0
+    assert options.container.flushes_at_once == 8
+    assert (options.cache.page_size_bytes, options.cache.read_ahead_bytes) == (4 * MIB, 32 * MIB)
+    assert options.cache.fetches_max == 32
+
+
+def test_a_small_cache_is_filled_by_smaller_reads() -> None:
+    cache = CacheOptions(budget_bytes=4 * MIB, page_size_bytes=64 * KIB)
+    options = ServerOptions(store=StoreUrl.parse("s3://bucket/prefix"), cache=cache)
+    assert options.for_storage().cache.page_size_bytes == 1 * MIB
