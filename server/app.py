@@ -25,7 +25,6 @@ from millrace.model.address import Address
 from millrace.server.console.busy import Busy
 from millrace.server.console.counters import FeedCounters
 from millrace.server.container.local import local_environment
-from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.front.connection import Connection
@@ -57,8 +56,6 @@ logger = logging.getLogger(__name__)
 
 CONTAINER: Final = 0
 """The number of the one container that a server has."""
-COPY_INTERVAL_S: Final = 60.0
-"""How often the checkpoint is copied to an object store unless that is set: a machine that is lost leaves the copy."""
 REOPEN_DELAY_S: Final = 1.0
 REOPEN_DELAY_S_MAX: Final = 10.0
 SHUTDOWN_FLUSH_S_MIN: Final = 0.1
@@ -312,13 +309,6 @@ class Server:
         self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder, store=str(url))
         await claim(store, url, server_id=self._folder.server_id, is_new=self._folder.is_new)
 
-    def _container_options(self) -> ContainerOptions:
-        """Return the options of the container: with an object store, its checkpoint is copied there regularly."""
-        options = self._options.container
-        if self._options.store is None or options.copy_interval_s:
-            return options
-        return replace(options, copy_interval_s=COPY_INTERVAL_S)
-
     async def _open_container(self) -> None:
         assert self._folder is not None
         assert self._storage is not None
@@ -328,7 +318,7 @@ class Server:
             self._folder.container(CONTAINER),
             files=self._files,
             storage=self._storage,
-            container_options=self._container_options(),
+            container_options=options.container,
             wal_options=options.wal,
             clock=self._clock,
             metrics=self._metrics,

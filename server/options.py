@@ -21,6 +21,8 @@ from .object_store import ObjectStoreOptions, StoreUrl
 from .tier2 import Tier2Options
 from .wal import WalOptions
 
+COPY_INTERVAL_S: Final = 60.0
+"""How often the checkpoint is copied to an object store unless that is set: a machine that is lost leaves the copy."""
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["auto", "debug", "info", "warning", "error"]
@@ -111,6 +113,7 @@ class ServerOptions:
                 self.container,
                 small_flushes_per_s_max=objects.small_puts_per_s_max,
                 flushes_at_once=max(1, objects.puts_count_max // 2),
+                copy_interval_s=self.container.copy_interval_s or COPY_INTERVAL_S,
             ),
             cache=replace(
                 self.cache,
