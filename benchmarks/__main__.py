@@ -29,6 +29,7 @@ from . import (
     spark_sink,
     stalled_disk,
     start,
+    store_read,
     tail_latency,
     transactions,
 )
@@ -48,6 +49,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "transactions": transactions.measure,
     "tail-latency": tail_latency.measure,
     "catch-up": catch_up.measure,
+    "store-read": store_read.measure,
     "event-read": event_read.measure,
     "command-read": command_read.measure,
     "spark-read": spark_read.measure,
