@@ -17,7 +17,7 @@ def test_each_command_has_a_section_with_its_options() -> None:
     named = re.findall(r"^## millrace (\w+)$", text, re.MULTILINE)
     assert named == list(COMMANDS)
     assert "### millrace stream create\n" in text
-    assert "| `--data-dir DIR` | Folder of everything the server keeps" in text
+    assert "| `--data-dir DIR` | Folder with all data of the server" in text
     assert "--help" not in text
 
 
