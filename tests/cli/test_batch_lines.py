@@ -59,8 +59,8 @@ EVENT = st.tuples(
 
 
 @given(st.lists(EVENT, min_size=1, max_size=5), st.integers(0, 2))
-def test_the_json_of_arrow_is_that_of_python(events: list[tuple[Any, ...]], start: int) -> None:
-    wanted = [event_json(Event(*event[:6], headers=dict(event[6]))) for event in events[start:]]
+def test_the_json_of_arrow_is_that_of_python(events: list[Any], start: int) -> None:
+    wanted = [event_json(Event(*(*each[:6], dict(each[6])))) for each in events[start:]]
 
     lines = bytes(json_lines(batch(*events).slice(start))).decode()
 

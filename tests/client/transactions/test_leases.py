@@ -8,7 +8,7 @@ import pytest
 from millrace.client.options import ClientOptions
 from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.leases import Leases
-from millrace.model.cut import StreamCut
+from millrace.model.cut import CutChoice, StreamCut
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
 from millrace.wire import messages as m
@@ -134,7 +134,7 @@ async def test_a_server_that_refuses_for_a_while_is_asked_again(code: ErrorCode)
     )  # fmt: skip
     server.answers[m.RenewTransactions] = error_reply(code, retriable=True)
     channel = server.channel()
-    transactions = Transactions(channel, fetch_tails=no_tails)
+    transactions = Transactions(channel, fetch_tails=no_tails, find_cut=no_cut)
     begun = transactions.make(STREAM, name="t", lease_s=30.0, producer=None, options=None)
     await begun.__aenter__()
 
@@ -151,6 +151,10 @@ async def test_a_server_that_refuses_for_a_while_is_asked_again(code: ErrorCode)
     begun.release()
     transactions.close()
     await channel.close()
+
+
+async def no_cut(stream: str, place: CutChoice) -> StreamCut:
+    raise AssertionError(f"nothing asks where {place} of {stream} is")
 
 
 async def no_tails(_names: Sequence[str]) -> dict[str, StreamCut]:
