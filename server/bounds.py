@@ -11,7 +11,8 @@ from millrace.model.quantities import exact_duration, exact_size
 from .errors import SettingError
 
 _SIZE: Final = re.compile(r"_bytes(_|$)")
-_DURATION: Final = re.compile(r"_s(_|$)")
+_DURATION: Final = re.compile(r"(?<!_per)_s(_|$)")
+"""Not of a rate, as in `small_flushes_per_s_max`."""
 
 
 def is_size(option: str) -> bool:

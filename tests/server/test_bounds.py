@@ -16,7 +16,7 @@ class Options:
 def test_the_unit_is_in_the_name() -> None:
     sizes = ["file_size_bytes", "room_bytes_high"]
     durations = ["tick_s", "lease_s_max"]
-    names = [*sizes, *durations, "is_set", "files_max", "bytesize", "_sum"]
+    names = [*sizes, *durations, "is_set", "files_max", "bytesize", "_sum", "puts_per_s_max"]
 
     assert [name for name in names if is_size(name)] == sizes
     assert [name for name in names if is_duration(name)] == durations
@@ -32,6 +32,7 @@ def test_the_unit_is_in_the_name() -> None:
         ("wait_s", -1.0, "-1"),
         ("wait_s", float("inf"), "inf"),
         ("share", 0.25, "0.25"),
+        ("puts_per_s_max", 20.0, "20"),
         ("count_max", 100_000, "100000"),
         ("zero_fill", True, "true"),
         ("listen", "here", "here"),

@@ -208,31 +208,33 @@ def test_looks_at_many_tails_are_rarer() -> None:
 
 
 class Trickles:
-    """Segments that are appended to all the time, and what flushing them would have published.
+    """Segments that are appended to every `append_s`, and what flushing them would have published.
 
     Their tails are one extent that grows: how many extents there are matters to the memory they hold alone.
     """
 
-    def __init__(self, count: int, *, bytes_per_s: int, options: ContainerOptions) -> None:
+    def __init__(self, count: int, *, bytes_per_s: int, append_s: float, options: ContainerOptions) -> None:
         self.clock = ManualClock()
         self.segments = [segment_with(1, wall_time_us=self.clock.unix_us(), segment_id=each) for each in range(count)]
         self.publish_count = 0
         self._tail_bytes = sum(segment.tail.held_bytes for segment in self.segments)
-        self._bytes_per_s = bytes_per_s
+        self._append_s = append_s
+        self._append_bytes = round(bytes_per_s * append_s)
         self._options = options
         self._budget = FlushBudget(
             options.small_flushes_per_s_max, saved_s=options.flush_age_s, now_s=self.clock.monotonic_s()
         )
 
     def run(self, duration_s: float, *, step_s: float) -> None:
-        for _ in range(round(duration_s / step_s)):
+        """Look at the tails after each step; `append_s` is a multiple of it."""
+        more = self._append_bytes
+        for step in range(round(duration_s / step_s)):
             self.clock.move(step_s)
-            more = round(self._bytes_per_s * step_s)
-            for segment in self.segments:
-                tail = segment.tail
-                tail.size += more
-                tail.held_bytes += more
-            self._tail_bytes += more * len(self.segments)
+            if step * step_s % self._append_s == 0:
+                for segment in self.segments:
+                    segment.tail.size += more
+                    segment.tail.held_bytes += more
+                self._tail_bytes += more * len(self.segments)
             self._flush()
 
     def _flush(self) -> None:
@@ -261,7 +263,7 @@ def test_ten_thousand_trickling_segments_cost_twenty_puts_a_second() -> None:
 
     Each segment waits for 10,000 / 20 = 500 s, and none waits much longer than others.
     """
-    trickles = Trickles(10_000, bytes_per_s=10, options=PAID)
+    trickles = Trickles(10_000, bytes_per_s=10, append_s=50.0, options=PAID)
     trickles.run(3600.0, step_s=5.0)
     assert 19 * 3600 < trickles.publish_count <= 20 * 3600 + 100
     now_us = trickles.clock.unix_us()
@@ -270,15 +272,15 @@ def test_ten_thousand_trickling_segments_cost_twenty_puts_a_second() -> None:
 
 
 def test_a_hundred_trickling_segments_wait_no_longer_than_without_a_budget() -> None:
-    trickles = Trickles(100, bytes_per_s=10, options=PAID)
+    trickles = Trickles(100, bytes_per_s=10, append_s=1.0, options=PAID)
     trickles.run(100.0, step_s=0.5)
     assert trickles.publish_count == 100 * 100 / 5.0
 
 
 def test_memory_bounds_how_long_tails_wait() -> None:
-    """At 100 KB a second in all, 40 MB are full before 500 s: the rate is what that takes, and memory stays bounded."""
+    """At 1 MB a second in all, 40 MB are full in 40 s: the rate is what that takes, and memory stays bounded."""
     options = ContainerOptions(small_flushes_per_s_max=2.0, tail_size_bytes_low=40_000_000)
-    trickles = Trickles(1000, bytes_per_s=1000, options=options)
+    trickles = Trickles(1000, bytes_per_s=1000, append_s=1.0, options=options)
     trickles.run(600.0, step_s=1.0)
     assert sum(segment.tail.held_bytes for segment in trickles.segments) <= 41_000_000
     # The largest go first, so a tail is about twice the mean when it goes: 1,000 tails in 80 s.
