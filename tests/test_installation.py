@@ -228,7 +228,9 @@ def test_the_server_has_all_that_its_commands_need(environment: Environment) -> 
 
 @pytest.mark.slow
 def test_the_first_command_of_the_readme_serves(environment: Environment, tmp_path: Path) -> None:
-    (installation,) = re.findall(r"`pip install '\.\[([a-z,]+)\]'`, and start", (ROOT / "README.md").read_text())
+    (installation,) = re.findall(
+        r"`pip install '\.\[([a-z,]+)\]'`\. Then start a server", (ROOT / "README.md").read_text()
+    )
     (command,) = re.findall(r"^\$ millrace (serve --data-dir \S+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
     packages = environment(installation)
     process = subprocess.Popen(
