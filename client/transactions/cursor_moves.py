@@ -1,5 +1,6 @@
 """How a commit names the cursors that move with it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -18,6 +19,11 @@ class _Move(NamedTuple):
     cut: CutChoice
     expected: CutChoice | None
 
+    @property
+    def is_found(self) -> bool:
+        """Whether no place in it is named in words."""
+        return isinstance(self.cut, StreamCut) and isinstance(self.expected, StreamCut | None)
+
 
 class CursorMoves:
     """The cursors that move with one transaction, each once.
@@ -29,6 +35,8 @@ class CursorMoves:
     def __init__(self, find: FindCut) -> None:
         self._find = find
         self._moves: dict[tuple[str, str], _Move] = {}
+        # Two commits at once must name the same places.
+        self._finding = asyncio.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._moves)
@@ -48,10 +56,14 @@ class CursorMoves:
 
         What was found stays: a commit that is asked for again is the same. Raises like `FindCut`.
         """
-        for (stream, cursor), move in self._moves.items():
-            cut = await self._cut(stream, move.cut)
-            expected = None if move.expected is None else await self._cut(stream, move.expected)
-            self._moves[stream, cursor] = _Move(cut, expected)
+        async with self._finding:
+            # Others may be added meanwhile: the transaction is still open.
+            while named := [key for key, move in self._moves.items() if not move.is_found]:
+                for stream, cursor in named:
+                    move = self._moves[stream, cursor]
+                    cut = await self._cut(stream, move.cut)
+                    expected = None if move.expected is None else await self._cut(stream, move.expected)
+                    self._moves[stream, cursor] = _Move(cut, expected)
         return [
             m.CursorMove(stream, cursor, _positions(move.expected), _positions(move.cut))
             for (stream, cursor), move in self._moves.items()

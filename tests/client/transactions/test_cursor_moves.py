@@ -9,6 +9,8 @@ import millrace
 from millrace import HEAD, TAIL, Event, StreamCut, TransactionState
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
+from millrace.client.transactions.cursor_moves import CursorMoves
+from millrace.model.cut import CutChoice
 from tests.client.scaling import scale
 from tests.client.write.writers import values_of
 
@@ -245,6 +247,27 @@ async def test_a_kill_under_the_commit(millrace_server: TestServer, name: str, t
 
         assert await cursor_of(client, source) == tail
         assert await values_of(client, target) == [b"event"]
+
+
+async def test_moves_may_be_added_while_places_are_looked_up() -> None:
+    """And two commits at once name the same places."""
+    found: list[str] = []
+
+    async def find(stream: str, _place: CutChoice) -> StreamCut:
+        found.append(stream)
+        if found == ["a/b"]:
+            moves.add("c/d", "job", TAIL, expected=None)
+        await asyncio.sleep(0)
+        return StreamCut.of(stream, {1: (len(found), 0)})
+
+    moves = CursorMoves(find)
+    moves.add("a/b", "job", TAIL, expected=HEAD)
+
+    one, other = await asyncio.gather(moves.found(), moves.found())
+
+    assert one == other
+    assert [move.stream for move in one] == ["a/b", "c/d"]
+    assert found == ["a/b", "a/b", "c/d"]
 
 
 def _use_blocking(address: str, name: str) -> None:
