@@ -53,7 +53,8 @@ class Access:
         Raises:
             RefusedError: it has a wrong one.
         """
-        if self.token and "authorization" not in request.headers:
+        # What is sent for somebody else, such as a proxy that asks for a password, is no token.
+        if self.token and not _bearer_of(request):
             return False
         self.check_token(request)
         return True
@@ -67,9 +68,9 @@ class Access:
         Raises:
             RefusedError: it has not, or too many wrong ones came from there.
         """
-        kind, _, sent = request.headers.get("authorization", "").partition(" ")
-        # Of a header what was sent, byte by byte, is what was decoded as Latin-1.
-        given = sent.strip().encode("latin-1") if kind.lower() == "bearer" else (parameter or "").encode()
+        given = _bearer_of(request)
+        if given is None:
+            given = (parameter or "").encode()
         verdict = self._gate.judge(given, address=request.address, now_s=time.monotonic())
         if verdict is Verdict.WRONG:
             problem = "this server asks for its token: send the header Authorization: Bearer TOKEN"
@@ -81,10 +82,17 @@ class Access:
             raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, problem, {"Retry-After": str(RETRY_AFTER_S)})
 
 
+def _bearer_of(request: Request) -> bytes | None:
+    """Return the token of the header, None where that has none."""
+    kind, _, sent = request.headers.get("authorization", "").partition(" ")
+    # What was sent, byte by byte, is what was decoded as Latin-1, in which some bytes of UTF-8 are spaces.
+    return sent.strip(" \t").encode("latin-1") if kind.lower() == "bearer" else None
+
+
 def _host_of(name: str) -> str:
     """Return the host of a name with or without a port; empty if it is none."""
     try:
-        return urlsplit(f"//{name}").hostname or ""
+        return (urlsplit(f"//{name}").hostname or "").removesuffix(".")
     except ValueError:
         return ""
 
@@ -94,6 +102,7 @@ def _is_local(host: str) -> bool:
     if host == LOCAL_NAME or host.endswith(f".{LOCAL_NAME}"):
         return True
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
+        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     except ValueError:
         return False

@@ -55,7 +55,17 @@ async def test_a_page_whose_name_leads_to_this_machine_reads_nothing(tmp_path: P
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "name", ["localhost", "localhost:9241", "dev.localhost:80", "127.0.0.1:9241", "127.0.0.2", "[::1]:9241"]
+    "name",
+    [
+        "localhost",
+        "localhost:9241",
+        "localhost.:80",
+        "dev.localhost:80",
+        "127.0.0.1:9241",
+        "127.0.0.2",
+        "[::1]:9241",
+        "[::ffff:127.0.0.1]",
+    ],
 )
 async def test_this_machine_is_answered_under_each_of_its_names(tmp_path: Path, name: str) -> None:
     async with console(tmp_path) as address:
@@ -103,3 +113,13 @@ async def test_names_need_the_token_in_the_metrics_too(tmp_path: Path) -> None:
         status, text = await answer(address, "/metrics", Authorization=f"Bearer {TOKEN}")
         assert (status, f'stream="{STREAM}"' in text, 'cursor="secret-consumer"' in text) == (200, True, True)
         assert (await answer(address, "/metrics", Authorization="Bearer wrong"))[0] == 401
+        for others in ("Basic dTpw", "Bearer"):  # of a proxy, say
+            status, text = await answer(address, "/metrics", Authorization=others)
+            assert (status, "secret" in text) == (200, False)
+
+
+def test_a_token_may_end_in_what_would_be_a_space_in_latin_1() -> None:
+    sent = "Bearer voilà ".encode().decode("latin-1")
+    Access(token="voilà", host="127.0.0.1").check_token(
+        Request(method="GET", path="/", query="", headers={"authorization": sent})
+    )
