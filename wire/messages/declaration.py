@@ -114,7 +114,8 @@ class _Derived(Generic[Value]):
         self._name = name
 
     def __get__(self, message: "Message | None", cls: type["Message"]) -> Value:
-        assert "type" in vars(cls), f"{cls.__name__} is no message: what is kept there would be found by its subclasses"
+        if "type" not in vars(cls):  # what is kept there would be found by its subclasses
+            raise AttributeError(f"{cls.__name__} is a base of messages, and has no {self._name}")
         made = self._make(cls)
         setattr(cls, self._name, made)
         return made
