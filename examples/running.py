@@ -95,6 +95,7 @@ def ended_by_sigterm() -> Iterator[None]:
     """
 
     def leave(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one would end what ends them
         raise SystemExit(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
