@@ -33,8 +33,16 @@ class FlushBudget:
         """Return how many flushes may be begun now; 0 until it is worth a look at the tails."""
         self._held = min(self._capacity, self._held + max(0.0, now_s - self._filled_s) * self._per_s)
         self._filled_s = now_s
-        return int(self._held) if self._held >= min(self._capacity, max(1.0, self._per_s * PAYOUT_S)) else 0
+        return self._payable
 
     def spend(self, count: int) -> None:
-        """Take flushes out. More than it holds may be taken when memory or the log demands it; that is forgiven."""
-        self._held = max(0.0, self._held - count)
+        """Take flushes out, as many as were available.
+
+        What memory or the log demands beyond that is not counted: it may go on for long, and those that are old would
+        never get their turn.
+        """
+        self._held -= min(count, self._payable)
+
+    @property
+    def _payable(self) -> int:
+        return int(self._held) if self._held >= min(self._capacity, max(1.0, self._per_s * PAYOUT_S)) else 0

@@ -118,9 +118,12 @@ def segments_to_flush_sparingly(
 
     All whose tails are large, and of the others:
 
-    - if memory runs full, the largest, until the rest is below `tail_size_bytes_low`;
     - if tails hold on to too much of the log, those with the oldest bytes, some at a time;
-    - else those that are old, the oldest first, as many as may be flushed now.
+    - else those that are old, the oldest first, as many as may be flushed now;
+    - if memory runs full then, the largest of the rest, until what is left is below `tail_size_bytes_low`.
+
+    The oldest go first also while memory is full: it may stay so for long, a small tail to which nothing is added is
+    never among the largest, and the log keeps all that came after it.
 
     Args:
         unflushed: the segments that have a tail.
@@ -134,20 +137,22 @@ def segments_to_flush_sparingly(
     small: list[Segment] = []
     for segment in unflushed:
         (due if segment.tail.size >= options.flush_size_bytes else small).append(segment)
-    excess_bytes = tail_bytes - sum(segment.tail.held_bytes for segment in due) - options.tail_size_bytes_low
-    if excess_bytes > 0:
-        small.sort(key=lambda segment: segment.tail.held_bytes, reverse=True)
-        for segment in small:
-            if excess_bytes <= 0:
-                break
-            due.append(segment)
-            excess_bytes -= segment.tail.held_bytes
-    elif is_log_held:
+    if is_log_held:
         due += nsmallest(PRESSED_COUNT_MAX, small, key=lambda segment: segment.tail.first.sequence)
     elif small_count_max:
         oldest_us = now_us - int(options.flush_age_s * 1e6)
         old = [segment for segment in small if segment.tail.first.wall_time_us <= oldest_us]
         due += nsmallest(small_count_max, old, key=lambda segment: segment.tail.first.wall_time_us)
+    excess_bytes = tail_bytes - sum(segment.tail.held_bytes for segment in due) - options.tail_size_bytes_low
+    if excess_bytes > 0:
+        taken = {id(segment) for segment in due}
+        small.sort(key=lambda segment: segment.tail.held_bytes, reverse=True)
+        for segment in small:
+            if excess_bytes <= 0:
+                break
+            if id(segment) not in taken:
+                due.append(segment)
+                excess_bytes -= segment.tail.held_bytes
     return largest_first(due)
 
 

@@ -39,6 +39,15 @@ def test_what_memory_or_the_log_demanded_is_forgiven() -> None:
     assert budget.available(1.0) == 20
 
 
+def test_what_memory_demands_all_the_time_leaves_flushes_for_those_that_are_old() -> None:
+    budget = FlushBudget(20.0, saved_s=5.0, now_s=0.0)
+    given_out = 0
+    for step in range(100):
+        given_out += budget.available(step * 0.1)
+        budget.spend(1_000)
+    assert 20 * 9 <= given_out <= 20 * 10 + 100
+
+
 @given(st.floats(0.01, 1000.0), st.floats(0.0, 60.0), st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(0.0, 1.0))))
 def test_over_any_time_it_gives_out_no_more_than_its_rate(
     per_s: float, saved_s: float, steps: list[tuple[float, float]]

@@ -195,6 +195,32 @@ def test_when_tails_hold_on_to_the_log_those_with_the_oldest_bytes_are_flushed_s
     assert due == segments[: -PRESSED_COUNT_MAX - 1 : -1]
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 10 * KIB), st.integers(0, 10_000_000), st.integers(1, 1000)), max_size=100),
+    st.booleans(),
+    st.integers(0, 10),
+    st.integers(1, 100 * KIB),
+)
+def test_the_oldest_are_flushed_beside_the_largest_that_make_room(
+    tails: list[tuple[int, int, int]], is_held: bool, count_max: int, low_bytes: int
+) -> None:
+    segments = [segment_with(size, wall_time_us=NOW_US - age_us, sequence=sequence) for size, age_us, sequence in tails]
+    held_bytes = sum(segment.tail.held_bytes for segment in segments)
+    options = replace(OPTIONS, tail_size_bytes_low=low_bytes)
+    due = sparingly(*segments, count_max=count_max, tail_bytes=held_bytes, is_held=is_held, options=options)
+    assert len({id(segment) for segment in due}) == len(due)
+    assert held_bytes - sum(segment.tail.held_bytes for segment in due) <= low_bytes
+    left = [segment for segment in segments if all(segment is not each for each in due)]
+    oldest = min((segment.tail.first for segment in segments), key=lambda first: first.sequence, default=None)
+    if is_held and oldest is not None:
+        assert all(segment.tail.first.sequence >= oldest.sequence for segment in left)
+        assert len(left) <= max(0, len(segments) - PRESSED_COUNT_MAX)
+    old = sum(segment.tail.first.wall_time_us <= NOW_US - 5_000_000 for segment in segments)
+    old_left = sum(segment.tail.first.wall_time_us <= NOW_US - 5_000_000 for segment in left)
+    if not is_held:
+        assert old_left <= max(0, old - count_max)
+
+
 def test_tails_hold_on_to_too_much_of_the_log_from_a_half_on() -> None:
     """What only waits for a copy of the checkpoint does not count: flushing would not free it."""
     assert not is_log_held(used_bytes=50, reclaimable_bytes=0, capacity_bytes=100)
@@ -210,13 +236,18 @@ def test_looks_at_many_tails_are_rarer() -> None:
 class Trickles:
     """Segments that are appended to every `append_s`, and what flushing them would have published.
 
-    Their tails are one extent that grows: how many extents there are matters to the memory they hold alone.
+    Their tails are one extent that grows: how many extents there are matters to the memory they hold alone. The first
+    `silent_count` are never appended to again.
     """
 
-    def __init__(self, count: int, *, bytes_per_s: int, append_s: float, options: ContainerOptions) -> None:
+    def __init__(
+        self, count: int, *, bytes_per_s: int, append_s: float, options: ContainerOptions, silent_count: int = 0
+    ) -> None:
         self.clock = ManualClock()
         self.segments = [segment_with(1, wall_time_us=self.clock.unix_us(), segment_id=each) for each in range(count)]
         self.publish_count = 0
+        self.oldest_s = 0.0
+        self._silent = {id(segment) for segment in self.segments[:silent_count]}
         self._tail_bytes = sum(segment.tail.held_bytes for segment in self.segments)
         self._append_s = append_s
         self._append_bytes = round(bytes_per_s * append_s)
@@ -232,15 +263,18 @@ class Trickles:
             self.clock.move(step_s)
             if step * step_s % self._append_s == 0:
                 for segment in self.segments:
-                    segment.tail.size += more
-                    segment.tail.held_bytes += more
-                self._tail_bytes += more * len(self.segments)
+                    if id(segment) not in self._silent:
+                        segment.tail.size += more
+                        segment.tail.held_bytes += more
+                        self._tail_bytes += more
             self._flush()
 
     def _flush(self) -> None:
         now_us = self.clock.unix_us()
+        unflushed = [segment for segment in self.segments if segment.tail.size or id(segment) not in self._silent]
+        self.oldest_s = max(self.oldest_s, *((now_us - segment.tail.first.wall_time_us) / 1e6 for segment in unflushed))
         due = sparingly(
-            *self.segments,
+            *unflushed,
             count_max=self._budget.available(self.clock.monotonic_s()),
             tail_bytes=self._tail_bytes,
             now_us=now_us,
@@ -285,3 +319,13 @@ def test_memory_bounds_how_long_tails_wait() -> None:
     assert sum(segment.tail.held_bytes for segment in trickles.segments) <= 41_000_000
     # The largest go first, so a tail is about twice the mean when it goes: 1,000 tails in 80 s.
     assert 600 * 10 < trickles.publish_count < 600 * 16
+
+
+def test_memory_at_its_bound_lets_no_byte_wait_without_end() -> None:
+    """Those that are silent are never among the largest: each gets its turn by its age, or it would hold the log."""
+    options = ContainerOptions(small_flushes_per_s_max=2.0, tail_size_bytes_low=40_000_000)
+    trickles = Trickles(1000, bytes_per_s=1000, append_s=1.0, options=options, silent_count=10)
+    trickles.run(600.0, step_s=1.0)
+    assert sum(segment.tail.held_bytes for segment in trickles.segments) <= 41_000_000
+    assert not any(segment.tail.size for segment in trickles.segments[:10])
+    assert trickles.oldest_s <= 120.0
