@@ -148,6 +148,8 @@ class OpenContainer:
     async def close(self, *, log_s: float, flush_s: float) -> None:
         """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
 
+        Where the checkpoint is copied as time goes by, its last copy has everything then.
+
         The flusher's task must have ended. A failure to flush is logged and costs only time at the next start. A disk
         that does not answer within `log_s` is not waited for: what was queued is of unknown outcome then.
         """
@@ -167,6 +169,7 @@ class OpenContainer:
                 async with self._clock.timeout(flush_s):
                     await self.flusher.flush()
                     await self.flusher.checkpoint()
+                    await self.flusher.copy_at_end()
         except (ServerError, OSError) as error:  # a TimeoutError is an OSError
             logger.warning("not all could be done at shutdown error=%r", error)
         await self.release()

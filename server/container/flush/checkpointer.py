@@ -8,6 +8,7 @@ is due (`selector`), what becomes possible afterwards (`flusher`), nor the forma
 """
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,7 +67,8 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._copy_count = 0
         self._copied: CheckpointVersion | None = None
-        self._is_ending = False
+        # Set when the copy that is under way is to end: each has one, as its thread may outlive the wait for it.
+        self._ending = threading.Event()
         # What is being saved, in a thread: it continues if whoever waits for it is cancelled.
         self._saving: asyncio.Task[None] | None = None
         # The newest stored checkpoint, None until one was stored under this epoch.
@@ -133,13 +135,14 @@ class Checkpointer:
             StorageError: no copy was published.
         """
         checkpoints = self._checkpoints
+        self._ending = ending = threading.Event()
         async with self._lock:
             saved = self.saved
             assert saved is not None, "nothing was stored"
             self.copy_begun_s = self._clock.monotonic_s()
             self.copy_size_bytes = await asyncio.to_thread(checkpoints.export)
         try:
-            await asyncio.to_thread(self._verify_copy)
+            await asyncio.to_thread(self._verify_copy, ending)
             self._copy_count += 1
             await publish_copy(
                 self._storage,
@@ -156,18 +159,19 @@ class Checkpointer:
         self._copied = saved.version
 
     def stop_copying(self) -> None:
-        """End the verification of a copy at its next pause: a stop does not wait for it."""
-        self._is_ending = True
+        """End the verification of the copy that is under way at its next pause: a stop does not wait for it."""
+        self._ending.set()
 
-    def _verify_copy(self) -> None:
+    def _verify_copy(self, ending: threading.Event) -> None:
         """Verify the copy, and if it is damaged, whether the checkpoint is so; blocks."""
-        try:
-            self._checkpoints.verify_copy(pause=self._pause)
-        except CheckpointDamagedError as error:
-            self._checkpoints.verify(pause=self._pause)
-            raise StorageError(f"a copy of the checkpoint is damaged, the checkpoint is not: {error}") from error
 
-    def _pause(self) -> None:
-        if self._is_ending:
-            raise ShuttingDownError("the copy of the checkpoint is not waited for")
-        self._clock.pause(COPY_PAUSE_S)
+        def pause() -> None:
+            if ending.is_set():
+                raise ShuttingDownError("the copy of the checkpoint is not waited for")
+            self._clock.pause(COPY_PAUSE_S)
+
+        try:
+            self._checkpoints.verify_copy(pause=pause)
+        except CheckpointDamagedError as error:
+            self._checkpoints.verify(pause=pause)
+            raise StorageError(f"a copy of the checkpoint is damaged, the checkpoint is not: {error}") from error

@@ -160,6 +160,20 @@ class Flusher:
             await delete_old_copies(self._storage)
             await self._delete_due()
 
+    async def copy_at_end(self) -> None:
+        """Publish a copy of the last checkpoint if such are made for their own sake: the disk may not be there again.
+
+        For the stop: whoever cancels it does not wait for its thread.
+
+        Raises:
+            StorageError: the last copy is an older one.
+        """
+        if self._options.copy_interval_s and self._checkpointer.has_news:
+            try:
+                await self.copy()
+            finally:
+                self._checkpointer.stop_copying()
+
     async def _upload(self, segments: list[Segment]) -> None:
         if not self._checkpointer.is_epoch_stored:
             # Nothing is published under an epoch before it is stored: the next start takes one above it.

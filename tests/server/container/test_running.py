@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import sqlite3
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from millrace.model.checksum import Buffer
 from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.control import SegmentControl
@@ -176,3 +177,45 @@ async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path)
         async with asyncio.timeout(PATIENCE_S):
             await running
         assert waiting(container.container.state.garbage, DeleteAfter.COPY) == [orphan]
+
+
+def copies_in(storage: FaultyStorage) -> list[str]:
+    return sorted(name for name in storage._chunks if "/checkpoints/" in name)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("copy_interval_s", [0.0, 60.0])
+async def test_an_orderly_stop_leaves_a_copy_of_everything_where_copies_are_made_for_their_age(
+    tmp_path: Path, copy_interval_s: float
+) -> None:
+    """Behaviour 46: the disk may be lost before the next start, and only the copy knows what was flushed."""
+    storage, clock = FaultyStorage(), ManualClock()
+    options = replace(QUIET, copy_interval_s=copy_interval_s)
+    async with opened(tmp_path / "old", storage=storage, clock=clock, options=options) as container:
+        await SegmentControl(container.container).create("raw/a")
+        # As when its task is cancelled in the middle of a copy.
+        container.flusher._checkpointer.stop_copying()
+    assert bool(copies_in(storage)) == bool(copy_interval_s)
+    async with opened(tmp_path / "new", storage=storage, clock=clock, options=options) as container:
+        names = [segment.name for segment in container.container.state.segments.values()]
+        assert names == (["raw/a"] if copy_interval_s else [])
+
+
+@pytest.mark.asyncio
+async def test_a_stop_does_not_wait_for_a_store_that_takes_no_copy(tmp_path: Path) -> None:
+    class Stuck(FaultyStorage):
+        async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
+            waits.set()
+            await answers.wait()
+
+    waits, answers = asyncio.Event(), asyncio.Event()
+    storage, clock = Stuck(), ManualClock()
+    options = replace(QUIET, copy_interval_s=60.0)
+    async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
+        closing = asyncio.ensure_future(container.close(log_s=5.0, flush_s=5.0))
+        async with asyncio.timeout(PATIENCE_S):
+            await waits.wait()
+            clock.move(5.0)
+            await closing
+        assert not copies_in(storage)
+        answers.set()  # it is closed once more
