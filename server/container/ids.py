@@ -10,6 +10,9 @@ from typing import Final
 
 CONTAINER_SHIFT: Final = 48
 CONTAINERS_COUNT_MAX: Final = 1 << 15
+CONTAINER_EPOCHS_COUNT: Final = 1024
+"""By how much the epoch of a container jumps when a loss is accepted, above all that is known: more starts than anyone
+makes in one log."""
 
 
 def first_id(container: int) -> int:

@@ -19,7 +19,6 @@ the log nor tier 2 is changed. Accepting again finds nothing to accept.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from millrace.model.transaction import TransactionState
 from millrace.server.container.flush.checkpointer import Checkpointer
@@ -31,13 +30,11 @@ from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
 from millrace.server.wal import AcceptedLoss
 from millrace.wire import messages as m
 
+from .ids import CONTAINER_EPOCHS_COUNT
 from .loss import ACCEPTED_SOURCE, LogLoss
 from .running import OpenContainer
 
 logger = logging.getLogger(__name__)
-
-CONTAINER_EPOCHS_COUNT: Final = 1024
-"""By how much the epoch of the container jumps, above all that is known: more starts than anyone makes in one log."""
 
 
 @dataclass(frozen=True, slots=True)

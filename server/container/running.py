@@ -12,7 +12,7 @@ from millrace.server.errors import CheckpointDamagedError, ServerError, Shutting
 
 from .container import SegmentContainer
 from .environment import ContainerEnvironment
-from .orphans import find_orphans
+from .orphans import find_orphans, orphans_of_loss
 
 logger = logging.getLogger(__name__)
 
@@ -121,10 +121,13 @@ class OpenContainer:
     async def _collect_orphans(self) -> None:
         environment = self.environment
         orphans = await find_orphans(environment.storage, self.checkpoints.segments, container_epoch=environment.epoch)
-        if self.keeps_orphans and orphans:
-            # They may hold what the checkpoint or the log has lost.
-            logger.warning("orphan chunks kept for salvage count=%d", len(orphans))
-        elif orphans:
+        # They may hold what the checkpoint or the log has lost.
+        kept = orphans
+        if not self.keeps_orphans:
+            kept = orphans_of_loss(orphans, self.container.state.accepted, container_epoch=environment.epoch)
+        if kept:
+            logger.warning("orphan chunks kept for salvage count=%d", len(kept))
+        if orphans := sorted(set(orphans) - set(kept)):
             self.container.state.garbage.add(orphans, delete_after=DeleteAfter.COPY)
             logger.info("orphan chunks to be deleted count=%d", len(orphans))
 

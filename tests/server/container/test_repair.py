@@ -12,6 +12,7 @@ from millrace.model.transaction import TransactionState
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.loss import ACCEPTED_SOURCE
 from millrace.server.container.repair import accept_loss
+from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import (
     ContentLostError,
@@ -22,9 +23,11 @@ from millrace.server.errors import (
     WriterFencedError,
 )
 from millrace.server.streams import ExclusiveControl, TransactionController, TransactionsOptions
+from millrace.server.tier2 import ChunkId, chunk_name
 from millrace.server.wal import NEWEST_NAME
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
+from tests.server.container.states import waiting
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem, SteppedFileSystem
@@ -273,6 +276,27 @@ async def test_bytes_of_tier_2_that_the_state_does_not_know_are_not_given_out_ag
         container = streams.opened.container
         assert container.state.next_id > max(told.stream_segments)
         assert streams.opened.environment.epoch > 1024
+
+
+async def test_chunks_from_before_an_accepted_loss_are_kept_and_those_of_a_later_crash_deleted() -> None:
+    """Behaviour 46: the newest copy did not know them, so nothing else holds what was flushed after it."""
+    disk = Disk()
+    await disk.fill()
+    saved = disk.files.content(FOLDER / "checkpoint.db")
+    async with disk.open() as streams:
+        await streams.opened.flusher.flush()
+    disk.files.replace_content(FOLDER / "checkpoint.db", saved)
+    lose_folder(disk)
+    async with disk.open() as streams:
+        await accept_loss(streams.opened)
+    async with disk.open() as streams:
+        later = chunk_name(
+            ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=streams.opened.environment.epoch)
+        )
+    await disk.storage.publish(f"c0000/{later}", [b"left by a crash"])
+    async with disk.open() as streams:
+        await streams.opened._collect_orphans()
+        assert waiting(streams.opened.container.state.garbage, DeleteAfter.COPY) == [later]
 
 
 async def test_a_second_loss_is_told_as_the_first_was() -> None:
