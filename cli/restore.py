@@ -10,8 +10,8 @@ from uuid import UUID
 import typer
 
 from millrace.server.container.checkpoint.backup import PART_HEADER_SIZE_BYTES, decode_part_header
-from millrace.server.errors import ConfigurationError, ServerError
-from millrace.server.folder import open_folder
+from millrace.server.errors import ConfigurationError, FolderLockedError, ServerError
+from millrace.server.folder import IGNORED_NAMES, open_folder
 from millrace.server.host.files import OsFileSystem
 from millrace.wire.schema.checkpoint_copy import CopyPartHeader
 
@@ -43,7 +43,7 @@ def restore(
     if store is None:
         raise typer.BadParameter("name the object store with --store")
     url = checked_store(store)
-    if data_dir.exists() and (not data_dir.is_dir() or any(data_dir.iterdir())):
+    if data_dir.exists() and (not data_dir.is_dir() or _contents(data_dir)):
         raise ConfigurationError("is not empty; restore into a folder of its own", subject=str(data_dir))
     with remote_history(url) as history:
         server_id = _owner(history)
@@ -78,13 +78,33 @@ def _owner(history: RemoteHistory) -> UUID:
     raise ConfigurationError("has no copy of a checkpoint, so nothing can be restored from it", subject=history.url)
 
 
+def _contents(data_dir: Path) -> list[Path]:
+    """Return what is in a folder besides what a fresh file system has."""
+    return [path for path in data_dir.iterdir() if path.name not in IGNORED_NAMES]
+
+
 def _restore(data_dir: Path, history: RemoteHistory, server_id: UUID) -> list[dict[str, Any]]:
-    folder = open_folder(OsFileSystem(), data_dir, store=history.url, server_id=server_id)
-    with closing(folder.lock):
-        try:
+    was_there = data_dir.exists()
+    try:
+        folder = open_folder(OsFileSystem(), data_dir, store=history.url, server_id=server_id)
+        with closing(folder.lock):
             return [
                 asyncio.run(recover_and_accept(data_dir, number, store=history.url)) for number in history.containers
             ]
-        except BaseException:
-            shutil.rmtree(data_dir, ignore_errors=True)  # it was empty
-            raise
+    except FolderLockedError:
+        raise  # somebody else has begun in it
+    except BaseException:
+        _remove(data_dir, was_there=was_there)
+        raise
+
+
+def _remove(data_dir: Path, *, was_there: bool) -> None:
+    """Remove what was made in a folder that was empty, and the folder if it was made, too."""
+    if not was_there:
+        shutil.rmtree(data_dir, ignore_errors=True)
+        return
+    for path in _contents(data_dir):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

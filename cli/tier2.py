@@ -1,6 +1,7 @@
 """Tier 2 of a data folder for commands that read it offline: in the folder, or in the object store that has it."""
 
 import asyncio
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -22,6 +23,8 @@ from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ObjectS
 PATIENCE_S: Final = 15.0
 """How long a command asks again for what a store does not answer."""
 
+_SCOPE: Final = re.compile(r"c[0-9a-f]{4}/", re.ASCII)
+
 StoreOption = Annotated[
     str | None,
     typer.Option("--store", metavar="URL", help="The object store of the history: s3://BUCKET/PREFIX."),
@@ -35,7 +38,7 @@ class RemoteHistory:
     Attributes:
         url: of the store.
         folder: has the copies of checkpoints as files, each below the scope of its container.
-        chunks: all objects that are chunks or parts of copies, by name.
+        chunks: all objects that are chunks or parts of copies, by name; what is below no container is not ours.
     """
 
     url: str
@@ -127,7 +130,7 @@ def fetch(store: str, name: str, target: Path) -> None:
 
 async def _fetch_copies(store: str, folder: Path) -> tuple[ChunkInfo, ...]:
     async with opened_tier2(None, store=store) as storage:
-        chunks = await storage.list()
+        chunks = [chunk for chunk in await storage.list() if _SCOPE.match(chunk.name)]
         for chunk in chunks:
             if chunk.name.partition("/")[2].startswith(CHECKPOINT_PREFIX):
                 await _fetch(storage, chunk, folder / chunk.name)

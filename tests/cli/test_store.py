@@ -197,6 +197,35 @@ def test_only_an_empty_folder_is_restored_into(run: Run, served: Served, tmp_pat
     assert [path.name for path in taken.iterdir()] == ["mine"]
 
 
+@pytest.mark.slow
+def test_what_is_not_ours_in_a_store_keeps_no_command_from_its_work(run: Run, served: Served, tmp_path: Path) -> None:
+    foreign = ["c00/1.chunk", "lonely.chunk", "other/segments/1.chunk"]
+    for name in foreign:
+        ask(served.bucket, "PUT", f"history/{name}", b"of another program")
+
+    findings = run("verify", "--store", served.bucket.url, "--json").json["findings"]
+    assert [finding["file"] for finding in findings] == [f"{served.bucket.url}/{name}" for name in foreign]
+    shown = run("inspect", "--store", served.bucket.url, "--json")
+    assert (shown.code, len(shown.json["chunks"])) == (0, 3)
+    assert run("restore", "--store", served.bucket.url, tmp_path / "new").code == 0
+
+
+def test_a_fresh_file_system_is_restored_into_and_what_it_had_is_left(
+    run: Run, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = tmp_path / "mounted"
+    (mounted / "lost+found").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setenv("MILLRACE_WAL_FILE_SIZE_BYTES", "-1")
+        assert run("restore", "--store", served.bucket.url, mounted).code != 0
+    assert [path.name for path in mounted.iterdir()] == ["lost+found"]
+
+    outcome = run("restore", "--store", served.bucket.url, mounted)
+
+    assert outcome.code == 0, outcome.err
+    assert run("verify", mounted, "--json").json["findings"] == []
+
+
 def test_a_store_without_history_is_told(run: Run, moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     bucket = moto.make_bucket()
     for name, value in bucket.environment.items():
