@@ -19,7 +19,14 @@ from millrace.server.container.ids import scope_of
 from millrace.server.container.loss import ACCEPTED_SOURCE
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.transaction import PART_NAME
-from millrace.server.errors import ChunkCorruptError, ChunkIdentityError, ConfigurationError, ServerError
+from millrace.server.errors import (
+    ChunkCorruptError,
+    ChunkIdentityError,
+    ConfigurationError,
+    ServerError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import (
@@ -362,6 +369,8 @@ async def _verify_chunk(
         async for damage in verify_chunk(storage, chunk.name, chunk.size, record=record):
             is_another = isinstance(damage, ChunkIdentityError)
             result.find(file, damage.message, offset=damage.offset, lost=lost if is_another else "")
+    except (StoreUnavailableError, StoreRefusedError):
+        raise  # that says nothing of the chunk
     except ServerError as error:
         result.find(file, str(error))
 
