@@ -6,14 +6,15 @@ failure (scale-out, section 2 of the design):
 - Nothing of it is imported, and no connection is made, before `connect`: after a fork its threads are missing and the
   child would hang, so a call in a forked child is refused.
 - A put is never sent in parts: those cannot be conditional, and an aborted one leaves parts that cost money.
-- The tag to compare goes without a version: None in its place is a TypeError.
+- Google Cloud compares versions, the others tags. So a tag of Google has its version in front, as `17 "abc"`; the
+  others go without: None in place of a version is a TypeError, and S3 does not tell one with each answer.
 - A read from the end on is an error (416) in all stores, a read of no bytes in obstore itself.
 - Prefixes of listings are whole folders for obstore, and S3 Express does not sort: names are compared here.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,18 +34,20 @@ PAGE_COUNT: Final = 1000
 """Objects in a page of a listing: what one request of S3 gives."""
 _RANGE_NOT_SATISFIABLE: Final = 416
 _EXPRESS_SUFFIX: Final = "--x-s3"
+_SCHEMES_WITH_VERSIONS: Final = ("gs",)
 _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 
 class CloudStore:
     """An `ObjectStore` in a bucket. Belongs to one event loop; made by `connect`."""
 
-    def __init__(self, client: "Client", *, is_sorted: bool) -> None:
+    def __init__(self, client: "Client", *, is_sorted: bool, has_versions: bool) -> None:
         import obstore
 
         self._obstore: Any = obstore
         self._client = client
         self._is_sorted = is_sorted
+        self._has_versions = has_versions
         self._process = os.getpid()
 
     @classmethod
@@ -61,7 +64,11 @@ class CloudStore:
         """
         # Loads certificates: tens of milliseconds.
         client = await asyncio.to_thread(_client, url, attempt_s)
-        return cls(client, is_sorted=not url.bucket.endswith(_EXPRESS_SUFFIX))
+        return cls(
+            client,
+            is_sorted=not url.bucket.endswith(_EXPRESS_SUFFIX),
+            has_versions=url.scheme in _SCHEMES_WITH_VERSIONS,
+        )
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
         """Store a new object, see `ObjectStore`."""
@@ -69,14 +76,14 @@ class CloudStore:
 
     async def replace(self, key: str, content: Buffer, *, tag: str) -> str:
         """Store an object in place of that with a tag, see `ObjectStore`."""
-        return await self._put(key, bytes(content), {"e_tag": tag})
+        return await self._put(key, bytes(content), decode_tag(tag, has_version=self._has_versions))
 
     async def get(self, key: str) -> StoredObject:
         """Return a whole object, see `ObjectStore`."""
         self._check_process()
         with translated(key):
             found = await self._obstore.get_async(self._client, key)
-            return StoredObject(bytes(await found.bytes_async()), found.meta["e_tag"] or "")
+            return StoredObject(bytes(await found.bytes_async()), encode_tag(found.meta, has_version=self._has_versions))
 
     async def read(self, key: str, *, offset: int, size: int) -> bytes:
         """Return a part of an object, see `ObjectStore`."""
@@ -131,8 +138,7 @@ class CloudStore:
         try:
             with translated(key):
                 put = self._obstore.put_async(self._client, key, content, mode=mode, use_multipart=False)
-                tag: str = (await put)["e_tag"] or ""
-                return tag
+                return encode_tag(await put, has_version=self._has_versions)
         except ObjectNotFoundError as error:
             raise StoreRefusedError("the bucket does not exist", subject=key) from error
 
@@ -162,6 +168,18 @@ class CloudStore:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("an object store cannot be used after a fork; start a process of its own instead")
+
+
+def encode_tag(answer: Mapping[str, Any], *, has_version: bool) -> str:
+    """Return the tag of an object, of what a client says of it; with the version in front, where the store has one."""
+    tag, version = (answer.get(name) or "" for name in ("e_tag", "version"))
+    return f"{version} {tag}" if has_version else tag
+
+
+def decode_tag(tag: str, *, has_version: bool) -> dict[str, str]:
+    """Return what a client is to compare, of a tag. What is not known is not in it, and never None."""
+    version, _, e_tag = tag.partition(" ") if has_version else ("", "", tag)
+    return {name: value for name, value in (("e_tag", e_tag), ("version", version)) if value}
 
 
 def _client(url: StoreUrl, attempt_s: float) -> "Client":

@@ -27,6 +27,8 @@ _LATER: Final = (408, 409, 425)
 _LATER_CODES: Final = ("RequestTimeout", "OperationAborted", "ConditionalRequestConflict")
 _METADATA_HOST: Final = "169.254.169.254"
 """Where machines of clouds are told their credentials; asked last, where nothing else has any."""
+_NOTHING_TO_COMPARE: Final = "required for conditional update"
+"""Said by the client itself, which then asks nothing: the store has told no tag or version of the object."""
 _REASON_SIZE_MAX: Final = 300
 
 
@@ -81,6 +83,8 @@ def meaning(error: Exception, key: str) -> StorageError:
         return StoreRefusedError(f"the store does not permit it ({reason})", subject=key)
     if kind in ("NotSupportedError", "NotImplementedError") or status == 501:
         return StoreRefusedError(f"the store does not know how to do it ({reason})", subject=key)
+    if _NOTHING_TO_COMPARE in text:
+        return StoreRefusedError("the store does not say which version an object has", subject=key)
     if "redirect without LOCATION" in text:
         return StoreRefusedError("the bucket is in another region; set AWS_REGION", subject=key)
     return StoreUnavailableError(f"the store does not answer ({reason})", subject=key)
