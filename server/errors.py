@@ -206,7 +206,15 @@ class CheckpointDamagedError(StorageError):
 
 
 class StoreUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
-    """The object store does not answer, or asks to come back later. What was asked may have happened, or happen yet."""
+    """The object store does not answer, or asks to come back later. What was asked may have happened, or happen yet.
+
+    Attributes:
+        changed_nothing: the store itself has said that it did not do it; then it will not happen later, either.
+    """
+
+    def __init__(self, message: str, *, subject: str = "", changed_nothing: bool = False) -> None:
+        super().__init__(message, subject=subject)
+        self.changed_nothing = changed_nothing
 
 
 class StoreBusyError(StoreUnavailableError):

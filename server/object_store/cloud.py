@@ -83,7 +83,9 @@ class CloudStore:
         self._check_process()
         with translated(key):
             found = await self._obstore.get_async(self._client, key)
-            return StoredObject(bytes(await found.bytes_async()), encode_tag(found.meta, has_version=self._has_versions))
+            return StoredObject(
+                bytes(await found.bytes_async()), encode_tag(found.meta, has_version=self._has_versions)
+            )
 
     async def read(self, key: str, *, offset: int, size: int) -> bytes:
         """Return a part of an object, see `ObjectStore`."""

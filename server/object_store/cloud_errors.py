@@ -25,6 +25,10 @@ _BUSY: Final = (429, 503)
 _LATER: Final = (408, 409, 425)
 """Of the statuses that blame the request, those after which the same request may succeed."""
 _LATER_CODES: Final = ("RequestTimeout", "OperationAborted", "ConditionalRequestConflict")
+_UNDONE_CODES: Final = ("SlowDown", "ServerBusy", "OperationAborted", "ConditionalRequestConflict")
+"""With 409 and 503 they are of the store itself, which has turned the request away. A 503 without one may be that of a
+gateway that had handed the request on; MinIO says SlowDownWrite after it has begun to write."""
+_TOO_MANY: Final = 429
 _METADATA_HOST: Final = "169.254.169.254"
 """Where machines of clouds are told their credentials; asked last, where nothing else has any."""
 _NOTHING_TO_COMPARE: Final = "required for conditional update"
@@ -41,7 +45,7 @@ def translated(key: str) -> Iterator[None]:
 
     Raises:
         ObjectExistsError, ObjectChangedError, ObjectNotFoundError, StoreRefusedError: nothing was changed.
-        StoreUnavailableError: the outcome is open.
+        StoreUnavailableError: the outcome is open, unless it says that nothing was changed.
     """
     try:
         yield
@@ -64,15 +68,18 @@ def meaning(error: Exception, key: str) -> StorageError:
     kind, text = type(error).__name__, str(error)
     status, code = status_of(error), _code_in(text)
     reason = _reason(text, status, code)
+    is_undone = status == _TOO_MANY or (status in (409, 503) and code in _UNDONE_CODES)
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
         return StoreRefusedError(f"the bucket does not exist ({reason})", subject=key)
     if status in _BUSY or code == "SlowDown":
-        return StoreBusyError(f"the store asks to come back later ({reason})", subject=key)
+        return StoreBusyError(f"the store asks to come back later ({reason})", subject=key, changed_nothing=is_undone)
     if _METADATA_HOST in text:
         reason = f"no credentials are in the environment, and this machine is given none ({reason})"
         return StoreUnavailableError(reason, subject=key)
     if code in _LATER_CODES or (status in _LATER and code != "BlobAlreadyExists"):
-        return StoreUnavailableError(f"the store could not do it now ({reason})", subject=key)
+        return StoreUnavailableError(
+            f"the store could not do it now ({reason})", subject=key, changed_nothing=is_undone
+        )
     if kind == "AlreadyExistsError":
         return ObjectExistsError("there is an object already", subject=key)
     if kind in ("PreconditionError", "NotModifiedError"):

@@ -10,7 +10,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from millrace.server.errors import ObjectChangedError, ObjectExistsError
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+)
 
 from .store import ObjectStore
 
@@ -69,10 +74,13 @@ async def probe(store: ObjectStore) -> Honesty:
     one, others = f"{place}b", [f"{place}c", f"{place}a"]
     contents = [f"{place}{number}".encode() for number in range(2 * AT_ONCE + 1)]
     try:
-        first = await _winners([store.create(one, [each]) for each in contents[:AT_ONCE]])
+        creators, rivals, late = contents[:AT_ONCE], contents[AT_ONCE:-1], contents[-1:]
+        first = await _winners(store, one, {each: store.create(one, [each]) for each in creators})
         tag = (await store.get(one)).tag
-        second = await _winners([store.replace(one, each, tag=tag) for each in contents[AT_ONCE:-1]])
-        refuses_stale = not await _winners([store.replace(one, contents[-1], tag=tag)])
+        second = await _winners(store, one, {each: store.replace(one, each, tag=tag) for each in rivals})
+        refuses_stale = not await _winners(
+            store, one, {each: store.replace(one, each, tag=tag) for each in late}, needs_one=False
+        )
         found = (await store.get(one)).content
         for key in others:
             await store.create(key, [contents[-1]])
@@ -85,18 +93,42 @@ async def probe(store: ObjectStore) -> Honesty:
         created=len(first),
         replaced=len(second),
         refuses_stale=refuses_stale,
-        reads_latest=[found] == [contents[AT_ONCE + number] for number in second] or len(second) != 1,
+        reads_latest=[found] == second or len(second) != 1,
         lists_latest=listed == [others[1], one, others[0]] and left == [others[1], one],
     )
 
 
-async def _winners(puts: list[Coroutine[Any, Any, str]]) -> list[int]:
-    """Return which of some conditional puts succeed, made at once."""
-    results = await asyncio.gather(*puts, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, ObjectExistsError | ObjectChangedError):
+async def _winners(
+    store: ObjectStore, key: str, puts: dict[bytes, Coroutine[Any, Any, str]], *, needs_one: bool = True
+) -> list[bytes]:
+    """Return which contents of some conditional puts of a key, made at once, succeed.
+
+    One whose outcome is unknown has succeeded if what is there in the end is its own: the store is judged, not the way.
+
+    Raises:
+        StoreUnavailableError: none succeeded although one had to, and not all were refused.
+    """
+    results = dict(zip(puts, await asyncio.gather(*puts.values(), return_exceptions=True), strict=True))
+    winners = [content for content, result in results.items() if isinstance(result, str)]
+    unknown: dict[bytes, StoreUnavailableError] = {}
+    for content, result in results.items():
+        if isinstance(result, StoreUnavailableError):
+            unknown[content] = result
+        elif isinstance(result, BaseException) and not isinstance(result, ObjectExistsError | ObjectChangedError):
             raise result
-    return [number for number, result in enumerate(results) if isinstance(result, str)]
+    if unknown:
+        final = await _content(store, key)
+        winners += [content for content in unknown if content == final]
+        if needs_one and not winners:
+            raise next(iter(unknown.values()))
+    return winners
+
+
+async def _content(store: ObjectStore, key: str) -> bytes | None:
+    try:
+        return (await store.get(key)).content
+    except ObjectNotFoundError:
+        return None
 
 
 async def _keys(store: ObjectStore, prefix: str) -> list[str]:

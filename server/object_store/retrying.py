@@ -158,7 +158,8 @@ class RetryingStore:
                 return await self._attempt("replace", lambda: self._store.replace(key, content, tag=tag))
             except StoreUnavailableError as error:
                 failure = error
-                is_open = True
+                # One that the store turned away opens nothing, or two rivals on an honest store could not tell.
+                is_open = is_open or not error.changed_nothing
             except ObjectChangedError as error:
                 found = await self._found(key)
                 if found is not None and found.content == content:

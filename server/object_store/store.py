@@ -38,7 +38,7 @@ class ObjectStore(Protocol):
     2. `create` and `replace` are atomic: of any number at the same time, over any connections, exactly one succeeds.
     3. Reads and listings that begin after a call returned see what it did.
     4. StoreUnavailableError from `create`, `replace` or `delete` leaves the outcome open: it may have happened, and
-       may still happen later. All other errors mean that nothing was changed.
+       may still happen later, unless `changed_nothing`. All other errors mean that nothing was changed.
     5. Cancelling leaves the outcome open, too.
     6. Methods may be called concurrently, from one event loop. They never block it.
     """

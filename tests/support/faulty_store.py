@@ -28,6 +28,7 @@ class Fault(Enum):
     UNAVAILABLE = "nobody answers, and nothing happens"
     BUSY = "the store says 503: nothing happens"
     CONFLICT = "the store says 409, as if somebody else were first: nothing happens"
+    RIVAL = "the store says 409, as another put is under way, and to try again: nothing happens"
     LOST_ANSWER = "it happens, and nobody hears of it"
     LATE = "the caller gives up, and it happens afterwards"
     STALL = "it happens when the test lets it"
@@ -40,6 +41,7 @@ APPLICABLE: Final[dict[Fault, frozenset[str]]] = {
     Fault.UNAVAILABLE: CHANGES | {"get", "read", "size", "list"},
     Fault.BUSY: CHANGES | {"get", "read", "size", "list"},
     Fault.CONFLICT: frozenset({"create", "replace"}),
+    Fault.RIVAL: frozenset({"create", "replace"}),
     Fault.LOST_ANSWER: CHANGES,
     Fault.LATE: CHANGES,
     Fault.STALL: CHANGES | {"get", "read", "size"},
@@ -58,6 +60,9 @@ RANDOM_FAULTS: Final = (
     Fault.SHORT_LIST,
 )
 """Those that pass by themselves."""
+
+TURNED_AWAY: Final = (Fault.CONFLICT, Fault.RIVAL, Fault.BUSY)
+"""Those after which a client knows that nothing happens."""
 
 Schedule = Callable[[str], Fault | None]
 """Called with the name of the operation, for each call."""
@@ -86,7 +91,7 @@ def faults_with_a_known_outcome(seed: int) -> Schedule:
     What comes late may come after that, and a replace that found another object after no answer cannot tell.
     """
     faults = [fault for fault in RANDOM_FAULTS if fault is not Fault.LATE]
-    of_any, of_replace = (random_faults(seed, rate=0.3, faults=each) for each in (faults, [Fault.CONFLICT]))
+    of_any, of_replace = (random_faults(seed, rate=0.3, faults=each) for each in (faults, TURNED_AWAY))
     return lambda operation: of_replace(operation) if operation == "replace" else of_any(operation)
 
 
@@ -216,7 +221,9 @@ class FaultyStore:
         if fault is Fault.UNAVAILABLE:
             raise StoreUnavailableError(fault.value, subject=key)
         if fault is Fault.BUSY:
-            raise StoreBusyError(fault.value, subject=key)
+            raise StoreBusyError(fault.value, subject=key, changed_nothing=True)
+        if fault is Fault.RIVAL:
+            raise StoreUnavailableError(fault.value, subject=key, changed_nothing=True)
         if fault is Fault.STALL:
             self._stalled_count += 1
             try:

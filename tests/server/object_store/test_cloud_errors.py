@@ -104,3 +104,30 @@ async def test_an_answer_is_what_it_means(
 
     assert type(error) is meaning
     assert re.search(words, str(error)), str(error)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("status", "code", "is_undone"),
+    [
+        ("409 Conflict", "ConditionalRequestConflict", True),
+        ("409 Conflict", "OperationAborted", True),
+        ("503 Service Unavailable", "SlowDown", True),
+        ("429 Too Many Requests", "", True),
+        ("409 Conflict", "", False),
+        ("503 Service Unavailable", "", False),
+        ("503 Service Unavailable", "SlowDownWrite", False),
+        ("500 Internal Server Error", "InternalError", False),
+        ("502 Bad Gateway", "", False),
+        ("504 Gateway Timeout", "SlowDown", False),
+        ("400 Bad Request", "RequestTimeout", False),
+    ],
+)
+async def test_only_the_store_itself_can_say_that_nothing_was_changed(
+    monkeypatch: pytest.MonkeyPatch, status: str, code: str, is_undone: bool
+) -> None:
+    """Behaviour 92: a gateway that gives up does not know what became of the request."""
+    error = await answered(monkeypatch, status, code, replace)
+
+    assert isinstance(error, StoreUnavailableError)
+    assert error.changed_nothing is is_undone

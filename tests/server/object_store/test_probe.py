@@ -4,9 +4,10 @@ import random
 
 import pytest
 
+from millrace.server.errors import StoreUnavailableError
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, probe
 from tests.support.clock import HastyClock
-from tests.support.faulty_store import Cheat, CheatingStore, FaultyStore, faults_with_a_known_outcome
+from tests.support.faulty_store import Cheat, CheatingStore, Fault, FaultyStore, faults_with_a_known_outcome
 from tests.support.object_store import MemoryObjectStore
 
 WORDS = {
@@ -52,3 +53,27 @@ async def test_faults_on_the_way_are_no_dishonesty() -> None:
 
         assert honesty.fault == ""
         assert not memory.objects
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("patience_s", [0.0, 1e6])
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.UNAVAILABLE])
+async def test_a_put_with_an_unknown_outcome_is_judged_by_what_is_there(fault: Fault, patience_s: float) -> None:
+    """Behaviour 93: whoever finds its own bytes has won, and a lost answer does not keep a server from its start."""
+    memory = MemoryObjectStore()
+    faulty = FaultyStore(memory)
+    faulty.fail("create", fault, fault)
+    faulty.fail("replace", fault, fault, *[None] * 18, fault)
+
+    honesty = await probe(RetryingStore(faulty, ObjectStoreOptions(patience_s=patience_s), clock=HastyClock()))
+
+    assert honesty.fault == ""
+    assert not memory.objects
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_answers_no_put_is_not_called_dishonest() -> None:
+    faulty = FaultyStore(MemoryObjectStore(), lambda operation: Fault.UNAVAILABLE if operation == "replace" else None)
+
+    with pytest.raises(StoreUnavailableError, match="nobody answers"):
+        await probe(RetryingStore(faulty, ObjectStoreOptions(patience_s=0.0), clock=HastyClock()))

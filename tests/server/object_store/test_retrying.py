@@ -5,10 +5,11 @@ from random import Random
 
 import pytest
 
-from millrace.server.errors import StoreBusyError, StoreUnavailableError
+from millrace.server.errors import ObjectChangedError, StoreBusyError, StoreUnavailableError
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore
 from millrace.server.object_store.retrying import PAUSE_S_MAX
-from tests.support.clock import ManualClock
+from tests.support.clock import HastyClock, ManualClock
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.object_store import MemoryObjectStore
 
 OPTIONS = ObjectStoreOptions(patience_s=20.0)
@@ -108,3 +109,26 @@ async def test_a_cancelled_put_is_brought_to_its_end() -> None:
     await closing
 
     assert (await MemoryObjectStore.get(store, "a")).content == b"abc"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ([Fault.BUSY], ObjectChangedError),
+        ([Fault.RIVAL], ObjectChangedError),
+        ([Fault.UNAVAILABLE, Fault.BUSY], StoreUnavailableError),
+    ],
+)
+async def test_only_a_put_that_may_have_happened_leaves_the_outcome_open(
+    faults: list[Fault], error: type[Exception]
+) -> None:
+    """Behaviour 92: a store that has turned a put away has not done it."""
+    memory = MemoryObjectStore()
+    tag = await memory.create("a", [b"one"])
+    await memory.replace("a", b"two", tag=tag)
+    faulty = FaultyStore(memory)
+    faulty.fail("replace", *faults)
+
+    with pytest.raises(error):
+        await RetryingStore(faulty, clock=HastyClock()).replace("a", b"three", tag=tag)
