@@ -7,6 +7,7 @@ the stores speak, has one request on a connection at a time, so requests at once
 import asyncio
 import uuid
 from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,9 +15,11 @@ from millrace.server.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StorageError,
     StoreUnavailableError,
 )
 
+from .retrying import RetryingStore
 from .store import ObjectStore
 
 AT_ONCE: Final = 20
@@ -57,11 +60,11 @@ class Honesty:
         return ""
 
 
-async def probe(store: ObjectStore) -> Honesty:
+async def probe(store: RetryingStore) -> Honesty:
     """Ask a store for what every server relies on, under keys of its own, which it deletes again.
 
-    Takes 46 requests, most of them at once. What a probe stored that is killed stays: a few hundred bytes below
-    `probe/`.
+    Takes 46 requests, most of them at once. What a probe stored that is killed, or cannot delete it at once when
+    it fails, stays: a few hundred bytes below `probe/`.
 
     Args:
         store: repeats what has no answer, or single failures fail the probe.
@@ -87,8 +90,12 @@ async def probe(store: ObjectStore) -> Honesty:
         listed = await _keys(store, place)
         await store.delete([others[0]])
         left = await _keys(store, place)
-    finally:
-        await store.delete([one, *others])
+    except BaseException:
+        # Once: a store that fails would be asked for as long again, and its second failure told in place of the first.
+        with suppress(StorageError):
+            await store.delete_once([one, *others])
+        raise
+    await store.delete([one, *others])
     return Honesty(
         created=len(first),
         replaced=len(second),

@@ -125,6 +125,10 @@ class RetryingStore:
         """Delete objects, see `ObjectStore`."""
         await self._repeated(lambda: self._attempt("delete", lambda: self._store.delete(keys)))
 
+    async def delete_once(self, keys: Sequence[str]) -> None:
+        """Delete objects in one attempt, see `ObjectStore`. For what may stay."""
+        await self._attempt("delete", lambda: self._store.delete(keys))
+
     async def close(self) -> None:
         """Wait for attempts that are under way, make no others, and close the other store."""
         self._closing.set()

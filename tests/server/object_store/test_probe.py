@@ -77,3 +77,27 @@ async def test_a_store_that_answers_no_put_is_not_called_dishonest() -> None:
 
     with pytest.raises(StoreUnavailableError, match="nobody answers"):
         await probe(RetryingStore(faulty, ObjectStoreOptions(patience_s=0.0), clock=HastyClock()))
+
+
+@pytest.mark.asyncio
+async def test_the_reason_of_a_failure_is_told_and_what_is_left_is_deleted_once() -> None:
+    memory = MemoryObjectStore()
+    faulty = FaultyStore(memory)
+    faulty.fail("get", *[Fault.UNAVAILABLE] * 1000)
+    faulty.fail("delete", *[Fault.BUSY] * 1000)
+
+    with pytest.raises(StoreUnavailableError, match="nobody answers"):
+        await probe(RetryingStore(faulty, ObjectStoreOptions(patience_s=30.0), clock=HastyClock()))
+
+    assert faulty.calls["delete"] == 1
+
+
+@pytest.mark.asyncio
+async def test_a_probe_that_fails_leaves_nothing_where_it_can() -> None:
+    memory = MemoryObjectStore()
+    faulty = FaultyStore(memory, lambda operation: Fault.UNAVAILABLE if operation == "get" else None)
+
+    with pytest.raises(StoreUnavailableError):
+        await probe(RetryingStore(faulty, ObjectStoreOptions(patience_s=30.0), clock=HastyClock()))
+
+    assert not memory.objects
