@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal["create", "replace", "get", "read", "size", "list", "delete"]
 
+_CHANGES: Final[tuple[Kind, ...]] = ("create", "replace", "delete")
 SILENT_S: Final = 10.0
 """So long a store may fail before that is said to be its health: single failures are normal."""
 FORGOTTEN_S: Final = 120.0
@@ -40,22 +41,25 @@ class StoreMonitor:
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
         self._clock = clock
-        # Of the failures since the last answer: when the first and the last were, and what the last one says.
-        self._failing: tuple[float, float, str] | None = None
+        # Of changes and of reads: a bucket that is full, or lets nobody write, still answers reads. Of the failures
+        # since the last answer: when the first and the last were, and what the last one says.
+        self._failing: dict[bool, tuple[float, float, str]] = {}
 
     def ended(self, kind: Kind, duration_s: float, error: BaseException | None) -> None:
         """Count a request: what it was, how long it took, and what it raised."""
         outcome = "ok" if error is None else next((name for cls, name in _OUTCOMES if isinstance(error, cls)), "failed")
         self._metrics.store_requests_total.increase(outcome)
         self._metrics.store_request_seconds.series(kind).observe(duration_s)
+        now_s = self._clock.monotonic_s()
+        is_change = kind in _CHANGES
+        failing = self._failing.get(is_change)
         if isinstance(error, _FAILURES):
-            now_s = self._clock.monotonic_s()
-            if self._failing is None:
+            if failing is None:
                 logger.warning("object store fails kind=%s error=%s", kind, error)
-            self._failing = (self._failing[0] if self._failing else now_s, now_s, str(error))
-        elif self._failing is not None:
-            logger.info("object store answers again after_s=%.1f", self._clock.monotonic_s() - self._failing[0])
-            self._failing = None
+            self._failing[is_change] = (failing[0] if failing else now_s, now_s, str(error))
+        elif failing is not None:
+            logger.info("object store answers again kind=%s after_s=%.1f", kind, now_s - failing[0])
+            del self._failing[is_change]
 
     def repeated(self) -> None:
         """Count a request that is made again."""
@@ -66,10 +70,12 @@ class StoreMonitor:
         self._metrics.store_hedges_total.increase()
 
     def health(self) -> str:
-        """Return what is wrong with the store, empty if it answers or nobody has asked it lately."""
-        failing = self._failing
-        if failing is None:
-            return ""
-        first_s, last_s, reason = failing
-        is_lasting = last_s - first_s >= SILENT_S and self._clock.monotonic_s() - last_s < FORGOTTEN_S
-        return f"the object store fails since {last_s - first_s:.0f} s: {reason}" if is_lasting else ""
+        """Return what is wrong with the store, empty if it answers or nobody has asked it lately.
+
+        Changes and reads have each to be answered; where both fail, it says so of the changes.
+        """
+        for is_change in (True, False):
+            first_s, last_s, reason = self._failing.get(is_change) or (0.0, 0.0, "")
+            if last_s - first_s >= SILENT_S and self._clock.monotonic_s() - last_s < FORGOTTEN_S:
+                return f"the object store fails since {last_s - first_s:.0f} s: {reason}"
+        return ""

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.server.errors import ObjectExistsError, StoreBusyError, StoreUnavailableError
 from millrace.server.host.metrics import Metrics
-from millrace.server.object_store.monitor import FORGOTTEN_S, SILENT_S, StoreMonitor
+from millrace.server.object_store.monitor import FORGOTTEN_S, SILENT_S, Kind, StoreMonitor
 from tests.support.clock import ManualClock
 
 
@@ -45,10 +45,26 @@ def test_health_tells_of_a_store_that_lastingly_fails() -> None:
 def test_any_answer_is_a_sign_of_life(error: Exception | None) -> None:
     clock = ManualClock()
     monitor = StoreMonitor(Metrics(), clock)
-    monitor.ended("read", 0.1, StoreUnavailableError("no route"))
+    monitor.ended("delete", 0.1, StoreUnavailableError("no route"))
     clock.move(SILENT_S)
-    monitor.ended("read", 0.1, StoreUnavailableError("no route"))
+    monitor.ended("delete", 0.1, StoreUnavailableError("no route"))
 
     monitor.ended("create", 0.1, error)
 
+    assert monitor.health() == ""
+
+
+@pytest.mark.parametrize(("failing", "answering"), [("create", "read"), ("delete", "list"), ("get", "replace")])
+def test_reads_do_not_speak_for_changes(failing: Kind, answering: Kind) -> None:
+    """A bucket that lets nobody write any more is told although readers are served, and the other way round."""
+    clock = ManualClock()
+    monitor = StoreMonitor(Metrics(), clock)
+    monitor.ended(failing, 0.1, StoreUnavailableError("full"))
+    clock.move(SILENT_S)
+    monitor.ended(failing, 0.1, StoreUnavailableError("full"))
+
+    monitor.ended(answering, 0.1, None)
+
+    assert monitor.health() == "the object store fails since 10 s: full"
+    monitor.ended(failing, 0.1, None)
     assert monitor.health() == ""
