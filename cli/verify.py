@@ -24,7 +24,8 @@ def verify(
     """Check every byte of a data folder against its checksums, and that its files fit together.
 
     Chunks and copies of checkpoints are read from the object store where the folder has its history there. With
-    --store alone, what is in the store is checked by itself, also while a server uses it: what could be restored.
+    --store alone, what could be restored from the store is checked. While a server uses the store, a chunk that it
+    replaces or deletes meanwhile may be named as missing: check again before you believe it.
 
     Exits with 1 when anything is damaged or missing, and names each file and offset. Changes nothing.
     """

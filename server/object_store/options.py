@@ -11,7 +11,8 @@ class ObjectStoreOptions:
     """How the object store is asked, where `store` names one; checked when made.
 
     Attributes:
-        attempt_s: how long one request may take; then it counts as lost, and is made again.
+        attempt_s: how long one request may take, with all of its bytes (a chunk may have 32 MiB, and several are sent
+            at once); then it counts as lost, and is made again. Raise it if the way to the store is slow.
         patience_s: how long requests are made again before the store counts as unavailable. A store that asks to slow
             down is obeyed for as long as it does.
         puts_count_max: chunks that are written at once; further ones wait.

@@ -38,8 +38,8 @@ class FlushBudget:
     def spend(self, count: int) -> None:
         """Take flushes out, as many as were available.
 
-        What memory or the log demands beyond that is not counted: it may go on for long, and those that are old would
-        never get their turn.
+        What memory or the log demands beyond that is not counted: it may last for long, and old tails would never be
+        flushed.
         """
         self._held -= min(count, self._payable)
 

@@ -163,7 +163,7 @@ class Flusher:
     async def copy_at_end(self) -> None:
         """Publish a copy of the last checkpoint if such are made for their own sake: the disk may not be there again.
 
-        For the stop: whoever cancels it does not wait for its thread.
+        For the stop: a caller that cancels it does not wait for its thread.
 
         Raises:
             StorageError: the last copy is an older one.

@@ -59,7 +59,7 @@ async def test_faults_on_the_way_are_no_dishonesty() -> None:
 @pytest.mark.parametrize("patience_s", [0.0, 1e6])
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.UNAVAILABLE])
 async def test_a_put_with_an_unknown_outcome_is_judged_by_what_is_there(fault: Fault, patience_s: float) -> None:
-    """Behaviour 93: whoever finds its own bytes has won, and a lost answer does not keep a server from its start."""
+    """Behaviour 93: a put that finds its own bytes has won, and a lost answer does not keep a server from its start."""
     memory = MemoryObjectStore()
     faulty = FaultyStore(memory)
     faulty.fail("create", fault, fault)
