@@ -49,7 +49,7 @@ class Server:
             "--address",
             "-a",
             metavar="HOST:PORT",
-            help="The server.",
+            help="The server; or several addresses with commas between, which are tried in turn.",
             show_default=f"${ADDRESS_VARIABLE}, or {ADDRESS_DEFAULT}",
             rich_help_panel="Connection",
         ),

@@ -33,6 +33,7 @@ from millrace.client.transactions.producers import ProducerInfo, producer_info, 
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.client_guard import ClientGuard
+from millrace.client.transport.dialing import Dialer
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
@@ -49,7 +50,7 @@ from millrace.wire.limits import MIB
 
 from .errors import WriterExpiredError
 from .frames import DataFrames
-from .options import ClientOptions, chosen_address, chosen_options, parse_address
+from .options import ClientOptions, chosen_addresses, chosen_options, parse_addresses
 from .waiting import Waiting
 
 if TYPE_CHECKING:
@@ -73,12 +74,13 @@ class Client(StreamControl, DataFrames):
     """A client of one server. Made by `connect`; an async context manager."""
 
     def __init__(self, address: str, options: ClientOptions) -> None:
-        self.address = parse_address(address)
+        self.address = parse_addresses(address)
         self.options = options
         guard = ClientGuard()
         self._waits = waits_of(self.address, options)
-        writes = Channel(self.address, options, guard, waits=self._waits)
-        reads = Channel(self.address, options, guard, session_id=writes.session_id, waits=self._waits)
+        dial = Dialer().dial
+        writes = Channel(self.address, options, guard, connect=dial, waits=self._waits)
+        reads = Channel(self.address, options, guard, connect=dial, session_id=writes.session_id, waits=self._waits)
         super().__init__(writes=writes, reads=reads)
         self.segments = Segments(writes=writes, reads=reads)
         self._transactions = Transactions(
@@ -479,10 +481,11 @@ def connect(
     """Return a client of the server at `host:port`, to be entered with `async with` (or awaited, and closed by you).
 
     Args:
-        address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240.
+        address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240. Several, with
+            commas between them, are tried in turn, from the one that served last: of a server and its standby.
         token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent.
 
     Raises:
         InvalidArgumentError: the address is none; it is a ValueError, too.
     """
-    return Client(str(chosen_address(address)), chosen_options(options, token=token, tls=tls))
+    return Client(str(chosen_addresses(address)), chosen_options(options, token=token, tls=tls))

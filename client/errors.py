@@ -370,13 +370,14 @@ class ServerUnreachableError(ConnectionLostError):
     """No connection could be made: nothing listens there, it is no Millrace server, or it does not answer.
 
     Attributes:
-        address: host and port, as text.
-        reason: what was met there.
+        address: host and port, as text; several with commas between them.
+        reason: what was met there; where they are several, at each of them.
     """
 
     def __init__(self, address: str, reason: str) -> None:
         # One argument: an `OSError` takes two for a number and a text.
-        super().__init__(f"no server could be reached at {address}: {reason}")
+        place = "" if "," in address else f" at {address}"  # of several, the reason names each
+        super().__init__(f"no server could be reached{place}: {reason}")
         self.address = address
         self.reason = reason
 

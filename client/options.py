@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from millrace.model.address import Address
+from millrace.model.address import Address, Addresses
 from millrace.model.errors import InvalidArgumentError
 from millrace.wire.limits import DATA_PORT, KIB, MIB
 
@@ -64,7 +64,7 @@ class ClientOptions:
     Attributes:
         token: sent in the handshake; never logged.
         tls: True for TLS with the system's certificates, or a context of your own.
-        connect_timeout_s: for one attempt to connect, handshake included.
+        connect_timeout_s: for one attempt to connect to one address, handshake included.
         request_timeout_s: for one request, with all reconnects and retries; `math.inf` for no limit.
         outage_timeout_s: how long readers, tails and the saving of cursors wait, each time, for a server that is away
             or refuses for now; then a reader ends with `OutageTimeoutError`, which says where to resume.
@@ -105,17 +105,17 @@ class ClientOptions:
         return ssl.create_default_context() if self.tls else None
 
 
-def chosen_address(text: str | None) -> Address:
-    """Return the address that a caller gave; without one that of MILLRACE_ADDRESS, else 127.0.0.1:9240.
+def chosen_addresses(text: str | None) -> Addresses:
+    """Return the addresses that a caller gave; without them those of MILLRACE_ADDRESS, else 127.0.0.1:9240.
 
     Raises:
-        InvalidArgumentError: it is none; the message names the variable where that is to blame.
+        InvalidArgumentError: one is none; the message names the variable where that is to blame.
     """
     if text is not None:
-        return parse_address(text)
+        return parse_addresses(text)
     given = os.environ.get(ADDRESS_VARIABLE)
     try:
-        return parse_address(ADDRESS_DEFAULT if given is None else given)
+        return parse_addresses(ADDRESS_DEFAULT if given is None else given)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(replace(error.facts, subject=ADDRESS_VARIABLE)) from None
 
@@ -143,6 +143,16 @@ def _check_text(name: str, value: object) -> None:
         raise InvalidArgumentError(f"{name} holds a character that UTF-8 cannot express") from None
     if size > TEXT_SIZE_BYTES_MAX:
         raise InvalidArgumentError(f"{name} has {size} bytes, at most {TEXT_SIZE_BYTES_MAX} can be sent")
+
+
+def parse_addresses(text: str) -> Addresses:
+    """Return the addresses in a text that has commas between them; one that is there twice counts once.
+
+    Raises:
+        InvalidArgumentError: one of them is none; see `parse_address`.
+    """
+    parts = text.split(",") if isinstance(text, str) else [text]
+    return Addresses(tuple(dict.fromkeys(map(parse_address, parts))))
 
 
 def parse_address(text: str) -> Address:

@@ -1,4 +1,4 @@
-"""Where a server is: host and port, as values and as text."""
+"""Where a server is: host and port, as values and as text; and where else, if something takes its place."""
 
 import re
 from dataclasses import dataclass
@@ -34,3 +34,26 @@ class Address:
                 f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port up to {PORT_MAX}"
             )
         return cls(match["v6"] or match["host"], int(match["port"] or default_port))
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """All addresses under which one server may be found: of a server, and of those that take its place.
+
+    Attributes:
+        members: at least one, none of them twice.
+    """
+
+    members: tuple[Address, ...]
+
+    def __post_init__(self) -> None:
+        assert self.members, "a server is somewhere"
+        assert len(set(self.members)) == len(self.members)
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.members))
+
+    def beginning_with(self, first: Address) -> tuple[Address, ...]:
+        """Return all of them in turn, from one of them on."""
+        index = self.members.index(first)
+        return self.members[index:] + self.members[:index]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from millrace.client.options import parse_address
+from millrace.client.options import parse_addresses
 from millrace.model.names import checked_stream_name
 from millrace.model.quantities import parse_duration, parse_size
 
@@ -65,8 +65,8 @@ def values_of(given: Mapping[str, str], parsers: Mapping[str, tuple[str, Callabl
 
 
 def address_of(text: str) -> str:
-    """Return an address with its port."""
-    return str(parse_address(text))
+    """Return an address with its port; several with commas between them."""
+    return str(parse_addresses(text))
 
 
 def size_of(text: str) -> int:

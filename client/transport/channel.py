@@ -34,7 +34,7 @@ from millrace.client.errors import (
 )
 from millrace.client.options import ClientOptions
 from millrace.client.waiting import Waits
-from millrace.model.address import Address
+from millrace.model.address import Addresses
 from millrace.model.checksum import Buffer
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
@@ -45,7 +45,8 @@ from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
 from .client_guard import ClientGuard
 from .clock import SYSTEM_CLOCK, Clock
-from .connection import Connection, ConnectionStatistics, open_connection
+from .connection import Connection, ConnectionStatistics
+from .dialing import Dialer
 from .retry import Retry, may_resend
 
 logger = logging.getLogger(__name__)
@@ -100,24 +101,24 @@ class ChannelStatistics:
 
 
 class Channel:
-    """At most one open connection to one address. Belongs to one event loop.
+    """At most one open connection to one server. Belongs to one event loop.
 
     Args:
         chance: returns a random number in [0, 1).
-        connect: makes an open connection in one attempt; raises like `open_connection`.
+        connect: makes an open connection in one attempt, as `Dialer.dial` does: one of its own if left out.
         session_id: 16 random bytes, the same for all channels of a client; empty for a session of its own.
         waits: the same for all channels of a client; one of its own if left out.
     """
 
     def __init__(
         self,
-        address: Address,
+        address: Addresses,
         options: ClientOptions,
         guard: ClientGuard,
         *,
         clock: Clock = SYSTEM_CLOCK,
         chance: Callable[[], float] = _CHANCE.random,
-        connect: Callable[[Address, ClientOptions, bytes], Awaitable[Connection]] = open_connection,
+        connect: Callable[[Addresses, ClientOptions, bytes], Awaitable[Connection]] | None = None,
         session_id: bytes = b"",
         waits: Waits | None = None,
     ) -> None:
@@ -126,7 +127,7 @@ class Channel:
         self.guard = guard
         self.clock = clock
         self._chance = chance
-        self._connect = connect
+        self._connect = connect or Dialer().dial
         self.session_id = session_id or token_bytes(SESSION_ID_SIZE_BYTES)
         self.waits = waits or waits_of(address, options, clock=clock)
         self.state = IDLE
@@ -362,6 +363,6 @@ def _retrieve(task: "asyncio.Task[Connection]") -> None:
         task.exception()  # retrieved, so that asyncio does not report it: all who waited were told
 
 
-def waits_of(address: Address, options: ClientOptions, *, clock: Clock = SYSTEM_CLOCK) -> Waits:
+def waits_of(address: Addresses, options: ClientOptions, *, clock: Clock = SYSTEM_CLOCK) -> Waits:
     """Return the waits of the channels of one client; `on_waiting` of its options is told."""
     return Waits(str(address), monotonic_s=clock.monotonic_s, on_change=options.on_waiting)

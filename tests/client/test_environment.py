@@ -6,9 +6,9 @@ import pytest
 
 import millrace
 from millrace.cli.main import main
-from millrace.client.options import ClientOptions, chosen_address, chosen_options
+from millrace.client.options import ClientOptions, chosen_addresses, chosen_options
 from millrace.client.testing import SETTINGS_SMALL, TestServer, server
-from millrace.model.address import Address
+from millrace.model.address import Address, Addresses
 
 TOKEN = "s3cret"
 
@@ -76,5 +76,5 @@ def test_a_wrong_address_in_the_environment_is_named(
 def test_without_an_environment_it_is_the_server_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MILLRACE_ADDRESS", "MILLRACE_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    assert chosen_address(None) == Address("127.0.0.1", 9240)
+    assert chosen_addresses(None) == Addresses((Address("127.0.0.1", 9240),))
     assert chosen_options(None, token=None, tls=None) == ClientOptions()

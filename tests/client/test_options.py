@@ -3,7 +3,7 @@ import ssl
 
 import pytest
 
-from millrace.client.options import ClientOptions, parse_address
+from millrace.client.options import ClientOptions, parse_address, parse_addresses
 from millrace.client.write.options import WriterOptions, delivery_limit_s
 from millrace.model.address import Address
 
@@ -27,6 +27,20 @@ def test_addresses_are_parsed_and_printed(text: str, address: Address) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
         parse_address(text)
+
+
+def test_several_addresses_have_commas_between_them() -> None:
+    addresses = parse_addresses("a, [::1]:77,a:9240")
+
+    assert addresses.members == (Address("a", 9240), Address("::1", 77))
+    assert str(addresses) == "a:9240,[::1]:77"
+    assert parse_addresses(str(addresses)) == addresses
+
+
+@pytest.mark.parametrize("text", ["", ",", "a,", ",a", "a,,b", "a,b:x"])
+def test_each_of_several_addresses_must_be_one(text: str) -> None:
+    with pytest.raises(ValueError, match="address"):
+        parse_addresses(text)
 
 
 def test_the_token_is_not_shown() -> None:

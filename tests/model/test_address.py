@@ -1,6 +1,6 @@
 import pytest
 
-from millrace.model.address import Address
+from millrace.model.address import Address, Addresses
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,12 @@ def test_an_address_is_read_and_written(text: str, host: str, port: int) -> None
 def test_what_is_no_address_is_refused_with_its_form(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         Address.parse(text, default_port=7)
+
+
+def test_addresses_are_walked_from_any_of_them_on() -> None:
+    first, second, third = (Address(host, 1) for host in "abc")
+    addresses = Addresses((first, second, third))
+
+    assert addresses.beginning_with(first) == (first, second, third)
+    assert addresses.beginning_with(second) == (second, third, first)
+    assert str(addresses) == "a:1,b:1,c:1"

@@ -449,11 +449,13 @@ def test_a_query_with_a_time_limit_gives_up_in_an_outage(tmp_path: Path) -> None
     with millrace.testing.server() as running, millrace.blocking.connect(running.address) as client:
         shop = Shop(client, running, "tests/limit", tmp_path)
         shop.create()
-        query = MillraceStreamReader(parse_options(shop.options(outageTimeout="0.5s")), SCHEMA)
+        # It holds for the answers of a server that runs, too: enough for one on a busy machine.
+        query = MillraceStreamReader(parse_options(shop.options(outageTimeout="3s")), SCHEMA)
         start = query.initialOffset()
         running.kill()
-        with pytest.raises(millrace.ConnectionLostError):
+        # Which of them depends on whether the time is up within an attempt or between two.
+        with pytest.raises((millrace.ConnectionLostError, millrace.RequestTimeoutError)):
             query.latestOffset(start)
         query.stop()
-        with pytest.raises(OptionError, match="no server could be reached"):
+        with pytest.raises(OptionError, match=r"no server could be reached|no answer from"):
             MillraceStreamReader(parse_options(shop.options()), SCHEMA).latestOffset(start)

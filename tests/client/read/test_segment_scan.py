@@ -8,7 +8,7 @@ import pytest
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError
-from millrace.client.options import ClientOptions, parse_address
+from millrace.client.options import ClientOptions, parse_addresses
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.testing import TestServer
 from millrace.client.transport.channel import Channel
@@ -49,7 +49,7 @@ async def fill(client: Client, name: str, *, seed: int, blocks: int, large: bool
 
 
 def open_channel(server: TestServer) -> Channel:
-    return Channel(parse_address(server.address), ClientOptions(), ClientGuard())
+    return Channel(parse_addresses(server.address), ClientOptions(), ClientGuard())
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from millrace.client.admin.cuts import Cuts
 from millrace.client.admin.readers import Choices, Readers
 from millrace.client.client import Client
 from millrace.client.errors import StreamNotFoundError, ThrottledError
-from millrace.client.options import ClientOptions, parse_address
+from millrace.client.options import ClientOptions, parse_addresses
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.testing import TestServer
@@ -36,7 +36,7 @@ async def reading(
     server: TestServer, pattern: str, *, clock: ManualClock, options: ReaderOptions
 ) -> AsyncIterator[StreamsReader]:
     """A reader of what matches a pattern, that waits by a clock."""
-    channel = Channel(parse_address(server.address), ClientOptions(), ClientGuard(), clock=clock)
+    channel = Channel(parse_addresses(server.address), ClientOptions(), ClientGuard(), clock=clock)
     readers = Readers(writes=channel, reads=channel, cuts=Cuts(writes=channel, reads=channel))
     try:
         async with readers.several([pattern], start=HEAD, end=None, key=None, options=options) as reader:
@@ -236,7 +236,7 @@ async def test_threads_read_several_streams_too(server: TestServer, client: Clie
 async def test_a_reader_ends_when_new_streams_cannot_be_looked_for(server: TestServer, name: str) -> None:
     """Whatever the reason is: one that nobody heard of would be a reader that waits forever."""
     clock = ManualClock()
-    channel = Channel(parse_address(server.address), ClientOptions(), ClientGuard(), clock=clock)
+    channel = Channel(parse_addresses(server.address), ClientOptions(), ClientGuard(), clock=clock)
     errors: list[Exception] = [
         ThrottledError(ErrorFacts(message="full", retriable=True)),
         LookupError("a fault of ours"),

@@ -13,7 +13,7 @@ import pytest_asyncio
 import millrace
 from millrace import TransactionState
 from millrace.client.client import Client
-from millrace.client.options import Backoff, ClientOptions, parse_address
+from millrace.client.options import Backoff, ClientOptions, parse_addresses
 from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.parts_writer import Part
 from millrace.client.transport.channel import Channel
@@ -164,7 +164,7 @@ async def test_the_lease_is_kept_of_one_that_begins_late(tmp_path: Path) -> None
     clock = ManualClock()
     async with Server(server_options(tmp_path), clock=clock) as server, millrace.connect(server.address) as client:
         await client.create_stream(STREAM, FOUR)
-        channel = Channel(parse_address(server.address), ClientOptions(), ClientGuard(), clock=clock)
+        channel = Channel(parse_addresses(server.address), ClientOptions(), ClientGuard(), clock=clock)
         transactions = Transactions(channel, fetch_tails=client.stream_cuts, find_cut=client._cuts.find)
 
         async def pass_minutes() -> None:

@@ -50,7 +50,7 @@ async def test_pipelined_appends_are_stored_in_the_order_sent(client: Client, na
 
 async def test_what_is_followed_leaves_with_what_follows_it(client: Client) -> None:
     """The first frame of a turn leaves at once, unless it says that others come; then all leave with the turn."""
-    connection = await open_connection(client.address, client.options, bytes(16))
+    connection = await open_connection(client.address.members[0], client.options, bytes(16))
 
     def sent_bytes() -> int:
         return connection.statistics().sent_bytes
@@ -74,7 +74,7 @@ async def test_what_is_followed_leaves_with_what_follows_it(client: Client) -> N
 async def test_a_failed_append_breaks_its_pipeline_and_not_the_connection(client: Client, name: str) -> None:
     """Behaviour 6 and 11: acks of earlier appends first, then the error; later ones in flight fail; the next works."""
     await client.segments.create(name)
-    connection = await open_connection(client.address, client.options, bytes(16))
+    connection = await open_connection(client.address.members[0], client.options, bytes(16))
     segment_id = (await client.segments.info(name)).segment_id
 
     first = connection.append(b"one", segment_id=segment_id)
@@ -120,7 +120,7 @@ async def test_a_large_push_and_a_large_read_arrive_whole(client: Client, name: 
 async def test_an_append_that_was_under_way_when_the_connection_died_is_unknown(client: Client, name: str) -> None:
     await client.segments.create(name)
     segment_id = (await client.segments.info(name)).segment_id
-    connection = await open_connection(client.address, client.options, bytes(16))
+    connection = await open_connection(client.address.members[0], client.options, bytes(16))
     future = connection.append(b"x", segment_id=segment_id)
     connection.abort("for the test")
 
@@ -131,7 +131,7 @@ async def test_an_append_that_was_under_way_when_the_connection_died_is_unknown(
 
 
 async def test_a_cancelled_request_leaves_the_connection_in_order(client: Client) -> None:
-    connection = await open_connection(client.address, client.options, bytes(16))
+    connection = await open_connection(client.address.members[0], client.options, bytes(16))
     request = connection.send_request(m.Ping())
     request.cancel()
 

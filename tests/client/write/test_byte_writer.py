@@ -14,7 +14,7 @@ from millrace.client.errors import (
     StreamSealedError,
     WriterFencedError,
 )
-from millrace.client.options import ClientOptions, parse_address
+from millrace.client.options import ClientOptions, parse_addresses
 from millrace.client.testing import TestServer
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.client_guard import ClientGuard
@@ -139,7 +139,7 @@ async def test_a_killed_server_costs_no_byte_and_doubles_none(millrace_server: T
 
 async def test_much_in_flight_makes_a_write_wait(server: TestServer, client: Client, name: str) -> None:
     await client.create_stream(name)
-    channel = Channel(parse_address(server.address), ClientOptions(), ClientGuard())
+    channel = Channel(parse_addresses(server.address), ClientOptions(), ClientGuard())
     async with ByteWriter(channel, name, writer_id=None, buffer_bytes_high=1000) as writer:
         for _ in range(20):
             await writer.write(b"x" * 600)
