@@ -1,15 +1,23 @@
 """The time, handed in so that a test can move it."""
 
 import asyncio
+import sys
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the server takes the time from. The two readings may be taken in any thread."""
+    """Where the server takes the time from. The readings may be taken in any thread."""
 
     def monotonic_s(self) -> float:
         """Return seconds since an arbitrary start; never goes back. For durations and deadlines."""
+        ...
+
+    def elapsed_s(self) -> float:
+        """Return what `monotonic_s` does, where possible with the time that the machine was suspended.
+
+        For what others may have done meanwhile. Its start is another one: compare it with itself only.
+        """
         ...
 
     def unix_us(self) -> int:
@@ -34,6 +42,12 @@ class SystemClock:
 
     # The function of the machine itself: it is read several times for each batch.
     monotonic_s = staticmethod(time.monotonic)
+
+    def elapsed_s(self) -> float:
+        """Return the time since the machine was started; elsewhere than on Linux, `monotonic_s`."""
+        if sys.platform == "linux":
+            return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return time.monotonic()
 
     def unix_us(self) -> int:
         """Return the machine's wall time in microseconds."""

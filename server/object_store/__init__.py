@@ -1,7 +1,7 @@
 """Objects of a cloud: what the history of a server is kept in, where its disk is not trusted with it."""
 
 from .monitor import StoreMonitor
-from .opening import claim, open_store
+from .opening import claim, find_owner, open_store
 from .options import ObjectStoreOptions
 from .probe import Honesty, probe
 from .retrying import RetryingStore
@@ -18,6 +18,7 @@ __all__ = [
     "StoreUrl",
     "StoredObject",
     "claim",
+    "find_owner",
     "open_store",
     "probe",
 ]

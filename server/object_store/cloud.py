@@ -5,6 +5,8 @@ failure (scale-out, section 2 of the design):
 
 - Nothing of it is imported, and no connection is made, before `connect`: after a fork its threads are missing and the
   child would hang, so a call in a forked child is refused.
+- Its one time-out is for a whole request, with all bytes, whatever their number. So each request has one of ours, which
+  grows with its bytes, and that of the client is out of reach.
 - A put is never sent in parts: those cannot be conditional, and an aborted one leaves parts that cost money.
 - Google Cloud compares versions, the others tags. So a tag of Google has its version in front, as `17 "abc"`; the
   others go without: None in place of a version is a TypeError, and S3 does not tell one with each answer.
@@ -15,14 +17,23 @@ failure (scale-out, section 2 of the design):
 import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 from millrace.model.checksum import Buffer
 from millrace.model.extras import needs
-from millrace.server.errors import ConfigurationError, ObjectNotFoundError, StoreRefusedError
+from millrace.server.errors import (
+    ConfigurationError,
+    ObjectNotFoundError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from millrace.server.host.clock import Clock, SystemClock
 
 from .cloud_errors import status_of, translated
+from .options import BYTES_PER_S_MIN
 from .store import ObjectInfo, StoredObject
 from .url import StoreUrl
 
@@ -30,8 +41,10 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
 CONNECT_S_MAX: Final = 5.0
+CLIENT_S_MAX: Final = 86_400.0
+"""The time-out of the client, which cannot do without one."""
 PAGE_COUNT: Final = 1000
-"""Objects in a page of a listing: what one request of S3 gives."""
+"""Objects in a page of a listing: what one request of S3 gives, and deletes."""
 _RANGE_NOT_SATISFIABLE: Final = 416
 _EXPRESS_SUFFIX: Final = "--x-s3"
 _SCHEMES_WITH_VERSIONS: Final = ("gs",)
@@ -41,22 +54,38 @@ _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", 
 class CloudStore:
     """An `ObjectStore` in a bucket. Belongs to one event loop; made by `connect`."""
 
-    def __init__(self, client: "Client", *, is_sorted: bool, has_versions: bool) -> None:
+    def __init__(
+        self,
+        client: "Client",
+        *,
+        is_sorted: bool,
+        has_versions: bool,
+        attempt_s: float,
+        bytes_per_s_min: int,
+        clock: Clock,
+    ) -> None:
         import obstore
 
         self._obstore: Any = obstore
         self._client = client
         self._is_sorted = is_sorted
         self._has_versions = has_versions
+        self._attempt_s = attempt_s
+        self._bytes_per_s_min = bytes_per_s_min
+        self._clock = clock
         self._process = os.getpid()
 
     @classmethod
-    async def connect(cls, url: StoreUrl, *, attempt_s: float) -> "CloudStore":
+    async def connect(
+        cls, url: StoreUrl, *, attempt_s: float, bytes_per_s_min: int = BYTES_PER_S_MIN, clock: Clock | None = None
+    ) -> "CloudStore":
         """Return the store that a URL names, with the credentials of the environment. Nothing is asked of it yet.
 
         Args:
             url: the bucket, and the prefix of all keys.
-            attempt_s: how long one request may take.
+            attempt_s: how long one request may take, beside the time for its bytes.
+            bytes_per_s_min: as many bytes a second are waited for.
+            clock: of the time-outs.
 
         Raises:
             MissingExtraError: obstore is not installed.
@@ -68,6 +97,9 @@ class CloudStore:
             client,
             is_sorted=not url.bucket.endswith(_EXPRESS_SUFFIX),
             has_versions=url.scheme in _SCHEMES_WITH_VERSIONS,
+            attempt_s=attempt_s,
+            bytes_per_s_min=bytes_per_s_min,
+            clock=clock or SystemClock(),
         )
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
@@ -81,11 +113,11 @@ class CloudStore:
     async def get(self, key: str) -> StoredObject:
         """Return a whole object, see `ObjectStore`."""
         self._check_process()
-        with translated(key):
+        async with self._request(key):
             found = await self._obstore.get_async(self._client, key)
-            return StoredObject(
-                bytes(await found.bytes_async()), encode_tag(found.meta, has_version=self._has_versions)
-            )
+        async with self._request(key, size=found.meta["size"]):
+            content = bytes(await found.bytes_async())
+        return StoredObject(content, encode_tag(found.meta, has_version=self._has_versions))
 
     async def read(self, key: str, *, offset: int, size: int) -> bytes:
         """Return a part of an object, see `ObjectStore`."""
@@ -95,7 +127,7 @@ class CloudStore:
         if not size:
             await self.size(key)  # tells of a missing object
             return b""
-        with translated(key):
+        async with self._request(key, size=size):
             try:
                 found = await self._obstore.get_range_async(self._client, key, start=offset, end=offset + size)
             except Exception as error:
@@ -107,7 +139,7 @@ class CloudStore:
     async def size(self, key: str) -> int:
         """Return the size of an object, see `ObjectStore`."""
         self._check_process()
-        with translated(key):
+        async with self._request(key):
             size: int = (await self._obstore.head_async(self._client, key))["size"]
             return size
 
@@ -125,7 +157,7 @@ class CloudStore:
         if not keys:
             return
         try:
-            with translated(""):
+            async with self._request("", count=ceil(len(keys) / PAGE_COUNT)):
                 await self._obstore.delete_async(self._client, list(keys))
         except ObjectNotFoundError:  # of Azure; the others may be there still
             if len(keys) > 1:
@@ -138,7 +170,7 @@ class CloudStore:
     async def _put(self, key: str, content: bytes, mode: Any) -> str:
         self._check_process()
         try:
-            with translated(key):
+            async with self._request(key, size=len(content)):
                 put = self._obstore.put_async(self._client, key, content, mode=mode, use_multipart=False)
                 return encode_tag(await put, has_version=self._has_versions)
         except ObjectNotFoundError as error:
@@ -153,7 +185,7 @@ class CloudStore:
         pages = aiter(stream)
         is_over = False
         while not is_over:
-            with translated(prefix):
+            async with self._request(prefix):
                 page = await anext(pages, None)
             if page is None:
                 return
@@ -166,6 +198,25 @@ class CloudStore:
                 yield found
             last = page[-1]["path"]
             is_over = self._is_sorted and last > prefix and not last.startswith(prefix)
+
+    @asynccontextmanager
+    async def _request(self, key: str, *, size: int = 0, count: int = 1) -> AsyncIterator[None]:
+        """Bound the time of the body, and raise what its errors mean (`translated`).
+
+        Args:
+            key: what the request is about; empty for the store as a whole.
+            size: bytes that go either way, at most.
+            count: requests that it is for the client.
+        """
+        allowed_s = count * self._attempt_s + size / self._bytes_per_s_min
+        with translated(key):
+            try:
+                async with self._clock.timeout(allowed_s):
+                    yield
+            except TimeoutError as error:
+                raise StoreUnavailableError(
+                    f"the store does not answer (not in {allowed_s:g} s)", subject=key
+                ) from error
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
@@ -195,7 +246,7 @@ def _client(url: StoreUrl, attempt_s: float) -> "Client":
         return from_url(
             str(url),
             client_options={
-                "timeout": timedelta(seconds=attempt_s),
+                "timeout": timedelta(seconds=CLIENT_S_MAX),
                 "connect_timeout": timedelta(seconds=min(attempt_s, CONNECT_S_MAX)),
                 "allow_http": _allows_http(),
             },

@@ -14,6 +14,7 @@ from millrace.server.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
+    StoreBusyError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnfitError,
@@ -23,7 +24,7 @@ from millrace.server.host.clock import Clock
 from .cloud import CloudStore
 from .monitor import StoreMonitor
 from .options import ObjectStoreOptions
-from .probe import probe
+from .probe import Honesty, probe
 from .retrying import RetryingStore
 from .store import ObjectStore
 from .url import StoreUrl
@@ -32,36 +33,73 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
 OWNER_KEY: Final = "cluster.json"
+BUSY_PAUSE_S: Final = 1.0
+BUSY_PAUSE_S_MAX: Final = 30.0
+"""Between the probes of a start, while the store asks to come back later: after `patience_s` of its requests each."""
 
 
 async def open_store(
-    url: StoreUrl, options: ObjectStoreOptions, *, clock: Clock, monitor: StoreMonitor
+    url: StoreUrl,
+    options: ObjectStoreOptions,
+    *,
+    clock: Clock,
+    monitor: StoreMonitor,
+    store: ObjectStore | None = None,
 ) -> RetryingStore:
     """Return the store that a URL names, after it has proved that it can be relied on. To be closed.
+
+    Args:
+        store: in place of the one that the URL names, closed with what is returned.
 
     Raises:
         MissingExtraError: obstore is not installed.
         ConfigurationError: the environment does not say enough.
         StoreUnfitError: the store does not do what it must.
-        StorageError: it does not answer, or does not let us in.
+        StorageError: it does not answer, or does not let us in. One that asks to come back later is asked again.
     """
-    cloud = await CloudStore.connect(url, attempt_s=options.attempt_s)
-    store = RetryingStore(cloud, options, clock=clock, monitor=monitor)
+    cloud = store or await CloudStore.connect(
+        url, attempt_s=options.attempt_s, bytes_per_s_min=options.bytes_per_s_min, clock=clock
+    )
+    retrying = RetryingStore(cloud, options, clock=clock, monitor=monitor)
     try:
         started_s = clock.monotonic_s()
-        honesty = await probe(store)
+        honesty = await _probed(retrying, url, clock)
         if honesty.fault:
             raise StoreUnfitError(
                 f"the store {honesty.fault}; it cannot keep the history of a server", subject=str(url)
             )
         logger.info("object store probed url=%s duration_s=%.3f", url, clock.monotonic_s() - started_s)
     except (StoreUnavailableError, StoreRefusedError) as error:
-        await store.close()
+        await retrying.close()
         raise type(error)(f"the object store cannot be used: {error.message}", subject=str(url)) from error
     except BaseException:
-        await store.close()
+        await retrying.close()
         raise
-    return store
+    return retrying
+
+
+async def _probed(store: RetryingStore, url: StoreUrl, clock: Clock) -> Honesty:
+    pause_s = BUSY_PAUSE_S
+    while True:
+        try:
+            return await probe(store, clock=clock)
+        except StoreBusyError as error:
+            logger.warning("object store busy, the start waits url=%s retry_after_s=%.1f error=%s", url, pause_s, error)
+        await clock.sleep(pause_s)
+        pause_s = min(2 * pause_s, BUSY_PAUSE_S_MAX)
+
+
+async def find_owner(store: ObjectStore, url: StoreUrl) -> uuid.UUID | None:
+    """Return the server to which a prefix belongs; None if it is nobody's yet.
+
+    Raises:
+        StoreUnfitError: another version wrote it.
+        StorageError: the store does not answer, does not let us in, or does not say whose it is.
+    """
+    try:
+        return _owner_of((await store.get(OWNER_KEY)).content, url)
+    except ObjectNotFoundError:
+        return None
 
 
 async def claim(store: ObjectStore, url: StoreUrl, *, server_id: uuid.UUID, is_new: bool) -> None:
@@ -88,6 +126,14 @@ async def claim(store: ObjectStore, url: StoreUrl, *, server_id: uuid.UUID, is_n
             return
         except ObjectExistsError:  # another one was faster
             found = (await store.get(OWNER_KEY)).content
+    owner = _owner_of(found, url)
+    if owner != server_id:
+        raise StoreUnfitError(
+            f"belongs to server {owner}, and this one is {server_id}; give it a prefix of its own", subject=str(url)
+        )
+
+
+def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID:
     try:
         content = json.loads(found)
         version, owner = int(content["format_version"]), uuid.UUID(content["server_id"])
@@ -97,7 +143,4 @@ async def claim(store: ObjectStore, url: StoreUrl, *, server_id: uuid.UUID, is_n
         raise StoreUnfitError(
             f"is in format {version}; this version knows format {FORMAT_VERSION} only", subject=str(url)
         )
-    if owner != server_id:
-        raise StoreUnfitError(
-            f"belongs to server {owner}, and this one is {server_id}; give it a prefix of its own", subject=str(url)
-        )
+    return owner

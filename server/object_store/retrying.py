@@ -4,10 +4,14 @@ A put without an answer may have happened, so a put made again may find what the
 the store says that a key is taken or has changed, the object is read: exactly our bytes are a success. Contents that
 must be told apart therefore differ, by a nonce or by what they say (docs/decisions/0059).
 
+Each call ends. When its patience is over, the caller is told that the store is unavailable, or busy if that was its
+last answer. Neither is fatal: the caller asks again, after a pause, and does meanwhile what needs no store.
+
 Owns the waits, the bound of their sum, hedged reads, and the shield that lets a put end although nobody waits for it.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -20,7 +24,6 @@ from millrace.server.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
-    StoreBusyError,
     StoreUnavailableError,
 )
 from millrace.server.host.clock import Clock, SystemClock
@@ -32,8 +35,12 @@ from .monitor import Kind, StoreMonitor
 from .options import ObjectStoreOptions
 from .store import ObjectInfo, ObjectStore, StoredObject
 
+logger = logging.getLogger(__name__)
+
 PAUSE_S_MIN: Final = 0.1
 PAUSE_S_MAX: Final = 5.0
+CLOSE_S_MAX: Final = 1.0
+"""How long a close waits for puts that are under way: a server that stops has used up most of its deadline by then."""
 LARGE_BYTES: Final = 256 * KIB
 """Reads from here on take longer for their size, and are compared with each other."""
 
@@ -44,7 +51,8 @@ class RetryingStore:
     """An `ObjectStore` over another one, which it closes in the end.
 
     Beyond the contract: a `create` whose key has an object of the same bytes is a success, also if somebody else stored
-    it; so is a `replace`. Errors that say that nothing was changed are raised only where that is known.
+    it; so is a `replace`. Errors that say that nothing was changed are raised only where that is known. After
+    `patience_s` no attempt is begun, in a listing after so long without a page.
 
     Args:
         store: does one attempt a call.
@@ -71,11 +79,11 @@ class RetryingStore:
         self._closing = asyncio.Event()
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
-        """Store a new object, see `ObjectStore`. A cancelled call is still brought to its end."""
+        """Store a new object, see `ObjectStore`. A cancelled call is brought to its end, unless `close` cuts it."""
         return await self._shielded(self._create(key, b"".join(pieces)))
 
     async def replace(self, key: str, content: Buffer, *, tag: str) -> str:
-        """Store an object in place of that with a tag, see `ObjectStore`. A cancelled call is still brought to its end.
+        """Store an object in place of that with a tag, see `ObjectStore`; of a cancelled call, see `create`.
 
         Raises:
             StoreUnavailableError: also when an attempt had no answer and the object is now neither the one with the tag
@@ -130,9 +138,20 @@ class RetryingStore:
         await self._attempt("delete", lambda: self._store.delete(keys))
 
     async def close(self) -> None:
-        """Wait for attempts that are under way, make no others, and close the other store."""
+        """Make no further attempts, give puts that are under way a moment, and close the other store.
+
+        The outcome of a put that did not end in that moment is open.
+        """
         self._closing.set()
+        with suppress(TimeoutError):
+            async with self._clock.timeout(CLOSE_S_MAX):
+                while self._under_way:
+                    await asyncio.wait(self._under_way)
+        if self._under_way:
+            logger.warning("puts to the object store not waited for count=%d", len(self._under_way))
         while self._under_way:
+            for task in self._under_way:
+                task.cancel()
             await asyncio.wait(self._under_way)
         await self._store.close()
 
@@ -146,7 +165,8 @@ class RetryingStore:
             except StoreUnavailableError as error:
                 failure = error
             except ObjectExistsError:
-                found = await self._found(key)
+                patience.is_open = True  # it may be ours, until it was read
+                found = await self._found(key, patience)
                 if found is not None and found.content == content:
                     return found.tag
                 if found is not None:
@@ -165,7 +185,8 @@ class RetryingStore:
                 # One that the store turned away opens nothing, or two rivals on an honest store could not tell.
                 is_open = is_open or not error.changed_nothing
             except ObjectChangedError as error:
-                found = await self._found(key)
+                patience.is_open = True
+                found = await self._found(key, patience)
                 if found is not None and found.content == content:
                     return found.tag
                 if found is None or found.tag != tag:
@@ -176,9 +197,9 @@ class RetryingStore:
                 failure = StoreUnavailableError("the store says that the object has changed; it has not", subject=key)
             await patience.wait(failure)
 
-    async def _found(self, key: str) -> StoredObject | None:
+    async def _found(self, key: str, patience: "_Patience") -> StoredObject | None:
         try:
-            return await self.get(key)
+            return await self._repeated(lambda: self._hedged("get", lambda: self._store.get(key)), patience)
         except ObjectNotFoundError:
             return None
 
@@ -188,6 +209,8 @@ class RetryingStore:
         task.add_done_callback(self._done)
         # Waiting, unlike awaiting, does not hand a cancellation on.
         await asyncio.wait([task])
+        if task.cancelled():
+            raise StoreUnavailableError("the store was closed before it had answered")
         return task.result()
 
     def _done(self, task: asyncio.Future[Any]) -> None:
@@ -197,8 +220,8 @@ class RetryingStore:
 
     # --- attempts ---
 
-    async def _repeated(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        patience = self._patience()
+    async def _repeated(self, attempt: Callable[[], Awaitable[T]], patience: "_Patience | None" = None) -> T:
+        patience = patience or self._patience()
         while True:
             try:
                 return await attempt()
@@ -239,7 +262,12 @@ class RetryingStore:
 
 
 class _Patience:
-    """The pauses of one call: each about twice as long as the one before, and an end."""
+    """The pauses of one call: each about twice as long as the one before, and an end.
+
+    Attributes:
+        is_open: whether any attempt so far may have changed something; the error at the end says so, whatever the last
+            attempt came to.
+    """
 
     def __init__(
         self,
@@ -250,35 +278,38 @@ class _Patience:
         closing: asyncio.Event,
         on_wait: Callable[[], None],
     ) -> None:
-        self._patience_s = patience_s
         self._clock = clock
         self._random = random
         self._closing = closing
         self._on_wait = on_wait
         self._pause_s = PAUSE_S_MIN
         self._end_s = clock.monotonic_s() + patience_s
+        self.is_open = False
 
     async def wait(self, error: StoreUnavailableError) -> None:
         """Return when it is time for the next attempt.
 
         Raises:
-            StoreUnavailableError: `error`, when there is to be none: it was tried for too long, or the store is closed.
+            StoreUnavailableError: as `error`, when there is to be none: it was tried for too long, or the store is
+                closed. One that is busy is no exception, or a caller would wait for as long as it is.
         """
-        now_s = self._clock.monotonic_s()
-        if isinstance(error, StoreBusyError):
-            # It does answer, and is to be obeyed: those who gave up on this were the worse for it.
-            self._end_s = now_s + self._patience_s
+        self.is_open = self.is_open or not error.changed_nothing
         # At random, so that those who were refused together do not come back together.
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
-        if self._closing.is_set() or (now_s + pause_s > self._end_s and not isinstance(error, StoreBusyError)):
-            raise error
+        if self._closing.is_set() or self._clock.monotonic_s() + pause_s > self._end_s:
+            raise self._last(error)
         with suppress(TimeoutError):
             async with self._clock.timeout(pause_s):
                 await self._closing.wait()
         if self._closing.is_set():
-            raise error
+            raise self._last(error)
         self._on_wait()
+
+    def _last(self, error: StoreUnavailableError) -> StoreUnavailableError:
+        if error.changed_nothing and self.is_open:
+            return type(error)(error.message, subject=error.subject)
+        return error
 
 
 async def _next(pages: AsyncIterator[Sequence[ObjectInfo]]) -> Sequence[ObjectInfo] | None:

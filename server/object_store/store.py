@@ -109,5 +109,5 @@ class ObjectStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Wait for what is under way and release everything. Nothing may be called afterwards."""
+        """Release everything, after a moment for what is under way. Nothing may be called afterwards."""
         ...

@@ -1,17 +1,19 @@
 """What `Log` promises, of each log that there is."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
-from millrace.server.wal import Damage, Log, RecoveredBatch, Wal
+from millrace.model.checksum import Buffer
+from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError, StoreUnavailableError
+from millrace.server.wal import Damage, Log, ObjectWal, RecoveredBatch, Wal
 from millrace.wire.append_run import AppendRun
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.memory_log import LogMedium, MemoryLog
+from tests.support.object_store import MemoryObjectStore
 from tests.support.waiting import until
 from tests.support.wal import FOLDER, OWNER, SMALL, append_run, control_run, payload_of
 
@@ -24,6 +26,17 @@ class Medium:
 
     make: Callable[[], Log]
     fail: Callable[[], None]
+
+
+class FailingStore(MemoryObjectStore):
+    """A store that takes nothing any more, once it is told so."""
+
+    is_failing = False
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
+        if self.is_failing:
+            raise StoreUnavailableError("the store does not answer", subject=key)
+        return await super().create(key, pieces)
 
 
 def files() -> Medium:
@@ -45,7 +58,29 @@ def memory() -> Medium:
     return Medium(lambda: MemoryLog(medium), fail)
 
 
-@pytest.fixture(params=[files, memory])
+def objects() -> Medium:
+    store = FailingStore()
+    epochs: list[int] = []
+
+    def make() -> Log:
+        epochs.append(len(epochs) + 1)
+        return ObjectWal(
+            store,
+            "c0001/log/",
+            replace(SMALL, puts_per_s_max=0.0),
+            epochs=epochs,
+            from_sequence=1,
+            clock=ManualClock(),
+            owner=OWNER,
+        )
+
+    def fail() -> None:
+        store.is_failing = True
+
+    return Medium(make, fail)
+
+
+@pytest.fixture(params=[files, memory, objects])
 def medium(request: pytest.FixtureRequest) -> Medium:
     made: Medium = request.param()
     return made
@@ -81,7 +116,7 @@ class Opened:
 
 async def opened(medium: Medium, *, from_sequence: int = 0, after_sequence: int = 0) -> Opened:
     found = Opened(medium.make())
-    found.recovered = list(found.log.recover(from_sequence))
+    found.recovered = await asyncio.to_thread(lambda: list(found.log.recover(from_sequence)))
     await found.log.start(on_durable=found.on_durable, on_failure=found.failures.append, after_sequence=after_sequence)
     return found
 

@@ -21,7 +21,7 @@ from millrace.server.errors import (
 from millrace.server.object_store import ObjectInfo, ObjectStore
 from millrace.server.object_store.options import ObjectStoreOptions
 from millrace.server.object_store.retrying import RetryingStore
-from tests.support.clock import HastyClock
+from tests.support.clock import HastyClock, ManualClock
 from tests.support.faulty_store import Fault, FaultyStore, faults_with_a_known_outcome, random_faults
 from tests.support.object_store import MemoryObjectStore, cloud
 from tests.support.s3 import HttpFault, MotoServer, S3Server
@@ -316,16 +316,24 @@ async def test_what_is_read_and_listed_is_whole_whatever_happens() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_storm_of_503_is_never_fatal_and_silence_is_told() -> None:
-    """Behaviour 92: a store that asks to come back is obeyed for as long as it does; one that is gone is given up."""
+async def test_a_storm_of_503_is_never_fatal_and_each_call_ends() -> None:
+    """Behaviour 92: a store that asks to come back, or is gone, is told after a while; who asks again gets there."""
     memory = MemoryObjectStore()
     faulty = FaultyStore(memory)
     client = RetryingStore(faulty, ObjectStoreOptions(patience_s=30.0), clock=HastyClock(), random=random.Random(SEED))
     faulty.fail("create", *[Fault.BUSY] * 1000, Fault.UNAVAILABLE)
 
-    await client.create(KEY, [b"abc"])
+    told_count = 0
+    while KEY not in memory.objects:
+        before = faulty.calls.get("create", 0)
+        try:
+            await client.create(KEY, [b"abc"])
+        except StoreBusyError:
+            told_count += 1
+        assert faulty.calls["create"] - before < 50
 
     assert memory.objects == {KEY: b"abc"}
+    assert told_count > 10
     faulty.fail("create", *[Fault.UNAVAILABLE] * 1000)
     with pytest.raises(StoreUnavailableError):
         await client.create("log/2", [b"abc"])
@@ -337,7 +345,7 @@ async def test_a_storm_of_503_is_never_fatal_and_silence_is_told() -> None:
 async def test_a_cancelled_put_is_still_brought_to_its_end() -> None:
     memory = MemoryObjectStore()
     faulty = FaultyStore(memory)
-    client = retrying(faulty)
+    client = RetryingStore(faulty, clock=ManualClock())
     faulty.fail("create", Fault.STALL)
     create = asyncio.ensure_future(client.create(KEY, [b"abc"]))
     await at_once(lambda: faulty.stalled_count)

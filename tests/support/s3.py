@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -80,10 +80,16 @@ class FaultyGate:
 
     def __init__(self, application: Application) -> None:
         self._application = application
+        # moto compares and then swaps: between the two, another thread may have done so, too.
+        self._putting = threading.Lock()
         self._lock = threading.Lock()
         self._script: dict[str, deque[HttpFault]] = {}
         # The faults that there were, with the methods of their requests.
         self.met: list[tuple[str, HttpFault]] = []
+        # How many requests there were, by method; a GET that lists is a LIST.
+        self.counts: Counter[str] = Counter()
+        # Called with the path of each GET before it is carried out, in the thread of the request.
+        self.before_get: Callable[[str], None] | None = None
 
     def fail(self, method: str, *faults: HttpFault) -> None:
         """Let the next requests of a method meet these faults, one each."""
@@ -91,20 +97,25 @@ class FaultyGate:
             self._script.setdefault(method, deque()).extend(faults)
 
     def clear(self) -> None:
-        """Forget the faults that have not been met, and those that were."""
+        """Forget the faults that have not been met, those that were, and the counts."""
         with self._lock:
             self._script.clear()
             self.met.clear()
+            self.counts.clear()
+            self.before_get = None
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         method: str = environ["REQUEST_METHOD"]
         with self._lock:
+            self.counts["LIST" if "list-type" in environ.get("QUERY_STRING", "") else method] += 1
             script = self._script.get(method)
             fault = script.popleft() if script else None
             if fault is not None:
                 self.met.append((method, fault))
         if fault is None:
-            return self._application(environ, start_response)
+            if method == "GET" and self.before_get is not None:
+                self.before_get(environ["PATH_INFO"])
+            return self._carried_out(environ, start_response)
         if (code := _CODES.get(fault)) is not None:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             body = f"<Error><Code>{code}</Code><Message>{fault.value}</Message></Error>".encode()
@@ -112,9 +123,15 @@ class FaultyGate:
             return [body]
         return self._cut(fault, environ, start_response)
 
+    def _carried_out(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "PUT":
+            return self._application(environ, start_response)
+        with self._putting:
+            return list(self._application(environ, start_response))
+
     def _cut(self, fault: HttpFault, environ: dict[str, Any], start_response: StartResponse) -> Iterator[bytes]:
         if fault is HttpFault.LOST_ANSWER:
-            b"".join(self._application(environ, lambda *_: None))
+            self._carried_out(environ, lambda *_: None)
         else:
             body = b"".join(self._application(environ, start_response))
             yield body[: len(body) // 2]

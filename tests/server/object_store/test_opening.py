@@ -1,4 +1,4 @@
-"""Whose a prefix is."""
+"""What a start asks of a store, and whose a prefix is."""
 
 import asyncio
 import uuid
@@ -6,12 +6,50 @@ import uuid
 import pytest
 
 from millrace.server.errors import StorageError, StoreUnfitError
-from millrace.server.object_store import RetryingStore, StoreUrl, claim
-from millrace.server.object_store.opening import OWNER_KEY
+from millrace.server.host.metrics import Metrics
+from millrace.server.object_store import (
+    ObjectStoreOptions,
+    RetryingStore,
+    StoreMonitor,
+    StoreUrl,
+    claim,
+    open_store,
+)
+from millrace.server.object_store.opening import BUSY_PAUSE_S, OWNER_KEY
+from millrace.server.object_store.probe import AT_ONCE
+from tests.support.clock import ManualClock
 from tests.support.object_store import MemoryObjectStore
+from tests.support.s3 import HttpFault, MotoServer
+from tests.support.waiting import until
 
 URL = StoreUrl.parse("s3://bucket/prefix")
 ONE, OTHER = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+@pytest.mark.asyncio
+async def test_a_start_waits_while_the_store_is_busy(moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 92: throttling ends no start, though it ends each call."""
+    bucket = moto.make_bucket()
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    clock = ManualClock()
+    moto.gate.fail("PUT", *[HttpFault.UNAVAILABLE] * AT_ONCE)
+    opening = asyncio.create_task(
+        open_store(
+            StoreUrl.parse(bucket.url),
+            ObjectStoreOptions(patience_s=0.0),
+            clock=clock,
+            monitor=StoreMonitor(Metrics(), clock),
+        )
+    )
+    await until(lambda: clock.sleeper_count or opening.done())
+    assert not opening.done()
+
+    clock.move(BUSY_PAUSE_S)
+    store = await opening
+
+    assert len(moto.gate.met) == AT_ONCE
+    await store.close()
 
 
 @pytest.mark.asyncio

@@ -1,14 +1,17 @@
 """A store that only pretends is found out; an honest one is not, however badly it answers."""
 
+import asyncio
 import random
 
 import pytest
 
 from millrace.server.errors import StoreUnavailableError
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, probe
-from tests.support.clock import HastyClock
+from millrace.server.object_store.probe import LEFT_S
+from tests.support.clock import HastyClock, ManualClock
 from tests.support.faulty_store import Cheat, CheatingStore, Fault, FaultyStore, faults_with_a_known_outcome
 from tests.support.object_store import MemoryObjectStore
+from tests.support.waiting import at_once
 
 WORDS = {
     Cheat.IGNORES_CREATE: "let 20 of 20 puts at once create one object",
@@ -39,6 +42,27 @@ async def test_an_honest_store_passes_and_keeps_nothing() -> None:
 
     assert (honesty.created, honesty.replaced, honesty.fault) == (1, 1, "")
     assert not store.objects
+
+
+@pytest.mark.asyncio
+async def test_what_a_killed_probe_left_is_deleted_by_one_a_day_later() -> None:
+    """Behaviour 93: and nothing else is: another probe may be under way, and what is not of a probe is not ours."""
+    clock = ManualClock()
+    memory = MemoryObjectStore(page_size_max=2)
+    killed = asyncio.create_task(probe(RetryingStore(memory), clock=clock))
+    await at_once(lambda: memory.objects)
+    killed.cancel()
+    left = dict(memory.objects)
+    await asyncio.wait([killed])
+    memory.objects.update(left | {"probe/other": b"", "probe": b"", "c0000/a.chunk": b""})
+    clock.move(LEFT_S - 1.0)
+    await probe(RetryingStore(memory), clock=clock)
+    assert left.items() <= memory.objects.items()
+
+    clock.move(1.0)
+    await probe(RetryingStore(memory), clock=clock)
+
+    assert [*memory.objects] == ["c0000/a.chunk", "probe", "probe/other"]
 
 
 @pytest.mark.asyncio

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.server.errors import ObjectChangedError, StoreBusyError, StoreUnavailableError
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore
-from millrace.server.object_store.retrying import PAUSE_S_MAX
+from millrace.server.object_store.retrying import CLOSE_S_MAX, PAUSE_S_MAX
 from tests.support.clock import HastyClock, ManualClock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.object_store import MemoryObjectStore
@@ -61,20 +61,45 @@ async def test_pauses_grow_and_end() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_store_that_asks_to_slow_down_is_never_given_up() -> None:
-    """Behaviour 92: throttling is never fatal."""
+async def test_a_store_that_asks_to_slow_down_is_busy_after_a_while_and_may_be_asked_again() -> None:
+    """Behaviour 92: throttling is never fatal, and holds up nobody for as long as it lasts."""
     clock = ManualClock()
     store = FailingStore(clock, StoreBusyError("slow down"))
     await MemoryObjectStore.create(store, "a", [b"abc"])
-    task = asyncio.create_task(over(store, clock).size("a"))
-    for _ in range(100):
-        await clock.advance(PAUSE_S_MAX)
-    assert not task.done()
+    retrying = over(store, clock)
+    task = asyncio.create_task(retrying.size("a"))
+    for _ in range(1000):
+        await clock.advance(0.05)
 
+    with pytest.raises(StoreBusyError, match="slow down"):
+        await task
+    assert OPTIONS.patience_s - PAUSE_S_MAX <= store.asked_s[-1] - store.asked_s[0] <= OPTIONS.patience_s
     store.error = None
-    await clock.advance(PAUSE_S_MAX)
+    assert await retrying.size("a") == 3
 
-    assert await task == 3
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("faults", "changed_nothing"),
+    [
+        ([Fault.BUSY], True),
+        ([Fault.BUSY, Fault.LOST_ANSWER], False),
+        ([Fault.LATE], False),
+        ([Fault.CONFLICT], False),
+    ],
+)
+async def test_a_store_that_is_busy_in_the_end_does_not_hide_what_came_before(
+    faults: list[Fault], changed_nothing: bool
+) -> None:
+    """Behaviour 92: an attempt that may have happened leaves the outcome open, whatever the later ones come to."""
+    faulty = FaultyStore(MemoryObjectStore())
+    faulty.fail("create", *faults, *[Fault.BUSY] * 1000)
+    faulty.fail("get", *[Fault.BUSY] * 1000)
+
+    with pytest.raises(StoreBusyError) as caught:
+        await RetryingStore(faulty, OPTIONS, clock=HastyClock(), random=Random(7)).create("a", [b"abc"])
+
+    assert caught.value.changed_nothing is changed_nothing
 
 
 @pytest.mark.asyncio
@@ -89,6 +114,30 @@ async def test_closing_ends_the_waits_between_attempts() -> None:
 
     with pytest.raises(StoreBusyError):
         await task
+
+
+@pytest.mark.asyncio
+async def test_a_close_cuts_a_put_that_does_not_end() -> None:
+    """A server that stops keeps its deadline, whatever the store does; who still waits is told that it is open."""
+    clock = ManualClock()
+    store = FailingStore(clock, None)
+    retrying = over(store, clock)
+    waiting, cancelled = (asyncio.create_task(retrying.create(key, [b"abc"])) for key in "ab")
+    await store.entered.wait()
+    cancelled.cancel()
+    closing = asyncio.create_task(retrying.close())
+    await clock.advance(0.0)  # it begins to wait
+    await clock.advance(CLOSE_S_MAX / 2)
+    assert not closing.done()
+
+    await clock.advance(CLOSE_S_MAX / 2)
+    await clock.advance(0.0)  # some more turns
+
+    assert closing.done()
+    with pytest.raises(StoreUnavailableError, match="closed before it had answered") as caught:
+        await waiting
+    assert not caught.value.changed_nothing
+    assert not store.objects
 
 
 @pytest.mark.asyncio
