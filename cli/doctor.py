@@ -15,10 +15,9 @@ import typer
 from rich.text import Text
 
 from millrace.model.errors import InvalidArgumentError
-from millrace.server.errors import ConfigurationError, StorageError
+from millrace.server.errors import ConfigurationError, StorageError, StoreBusyError
 from millrace.server.host.clock import SystemClock
-from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreUrl, probe
-from millrace.server.object_store.cloud import CloudStore
+from millrace.server.object_store import StoreUrl, probe
 from millrace.server.object_store.probe import AT_ONCE
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import KIB, MIB
@@ -27,6 +26,8 @@ from .connecting import JsonOption
 from .disk import MEMORY_FILE_SYSTEMS, SyncedWrites, file_system_of, measure_synced_writes, probe_file
 from .figures import duration_text, rate_text, size_text
 from .output import print_json, print_table, progress
+from .owners import OWNER_COLUMNS, OwnerRow, owners
+from .tier2 import connect_store
 
 SYNCS_MAX: Final = 2000
 SLOW_SYNC_S: Final = 0.010
@@ -63,7 +64,8 @@ def doctor(
 ) -> None:
     """Measure what a sync of the disk costs, and check what else a server needs. Takes some seconds.
 
-    With --store, also whether an object store keeps its promises; what is stored for that is deleted again.
+    With --store, also whether an object store keeps its promises, and who owns what is in it; what is stored for that
+    is deleted again.
 
     Exits with 1 when something is bad: data would be lost, or a server would not run.
     """
@@ -73,13 +75,15 @@ def doctor(
         small = measure(size_bytes=4 * KIB, duration_s=seconds)
         update(description="measuring large writes")
         large = measure(size_bytes=MIB, duration_s=seconds / 2)
-        stored = []
+        stored: list[Check] = []
+        containers: list[OwnerRow] = []
         if url is not None:
             update(description="probing the object store")
-            stored = asyncio.run(store_checks(url))
+            stored, containers = asyncio.run(store_checks(url))
     checks = [*disk_checks(folder, small, large), *stored, *machine_checks()]
     if as_json:
-        print_json({"folder": str(folder.resolve()), "checks": [asdict(check) for check in checks]})
+        document = {"folder": str(folder.resolve()), "checks": [asdict(check) for check in checks]}
+        print_json(document | ({"containers": [asdict(owner) for owner in containers]} if url is not None else {}))
     else:
         print_table(
             ("", "what", "found", "advice"),
@@ -88,6 +92,8 @@ def doctor(
                 for check in checks
             ],
         )
+        if containers:
+            print_table(OWNER_COLUMNS, [owner.columns() for owner in containers], title="who owns the containers")
     if any(check.verdict == "bad" for check in checks):
         raise typer.Exit(1)
 
@@ -138,28 +144,31 @@ def sync_check(small: SyncedWrites) -> Check:
     return Check(name, found, "good")
 
 
-async def store_checks(url: StoreUrl) -> list[Check]:
-    """Probe an object store: whether it can be relied on, and how long it takes for it."""
+async def store_checks(url: StoreUrl, *, patience_s: float = STORE_PATIENCE_S) -> tuple[list[Check], list[OwnerRow]]:
+    """Probe an object store: whether it can be relied on, how long it takes for it, and who owns what is in it."""
     clock = SystemClock()
-    options = ObjectStoreOptions(patience_s=STORE_PATIENCE_S)
     name = f"object store {url}"
     started_s = clock.monotonic_s()
     try:
-        cloud = await CloudStore.connect(url, attempt_s=options.attempt_s)
-        opened = RetryingStore(cloud, options, clock=clock)
+        opened = await connect_store(url, patience_s=patience_s)
         try:
             honesty = await probe(opened)
+            containers = await owners(opened, url=str(url))
         finally:
             await opened.close()
+    except StoreBusyError as error:
+        return [Check(name, str(error), "bad", "a server might not start with it now: try again later")], []
     except (StorageError, ConfigurationError) as error:
-        return [Check(name, str(error), "bad", "a server would not start with it")]
+        return [Check(name, str(error), "bad", "a server would not start with it")], []
     found = (
         f"{honesty.created} of {AT_ONCE} puts at once created, {honesty.replaced} of {AT_ONCE} replaced, in "
         f"{duration_text(clock.monotonic_s() - started_s)}"
     )
-    if honesty.fault:
-        return [Check(name, found, "bad", f"it {honesty.fault}: it cannot keep the history of a server")]
-    return [Check(name, found, "good")]
+    fault = f"it {honesty.fault}: it cannot keep the history of a server" if honesty.fault else ""
+    checks = [Check(name, found, "bad" if fault else "good", fault)]
+    advice = "no server can start with it; `millrace inspect --store` shows what is there"
+    checks += [Check(f"container {each.container}", each.problem, "bad", advice) for each in containers if each.problem]
+    return checks, containers
 
 
 def _url(text: str) -> StoreUrl | None:

@@ -1,5 +1,6 @@
 """`millrace inspect`: any file that a server keeps, or all of them, decoded for people. Offline."""
 
+import asyncio
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 
 from millrace.server.wal import NEWEST_NAME
+from millrace.server.wal.log_objects import parse_log_name
 
 from .inspect_checkpoint import COPY_MAGIC, inspect_checkpoint, inspect_copy
 from .inspect_checkpoint import MAGIC as CHECKPOINT_MAGIC
@@ -14,10 +16,11 @@ from .inspect_chunk import MAGIC as CHUNK_MAGIC
 from .inspect_chunk import inspect_chunk
 from .inspect_folder import inspect_folder, is_data_folder
 from .inspect_log import MAGIC as LOG_MAGIC
-from .inspect_log import NEWEST_MAGIC, inspect_log, inspect_newest
+from .inspect_log import NEWEST_MAGIC, inspect_log, inspect_log_object, inspect_newest
 from .inspect_store import inspect_history
+from .owners import OwnerRow, owners
 from .report import Report
-from .tier2 import StoreOption, checked_store, fetch, remote_history
+from .tier2 import StoreOption, checked_store, fetch, opened_store, remote_history
 
 DEFAULT_LIMIT = 100
 
@@ -45,8 +48,8 @@ def inspect(
 ) -> None:
     """Show what a file of the server contains, decoded.
 
-    With --store alone, the chunks and copies of checkpoints in an object store are listed; with a name of one of them,
-    it is fetched and shown.
+    With --store alone, the chunks and copies of checkpoints in an object store are listed, and who owns its containers;
+    with a name of one of them, it is fetched and shown.
 
     Reads only, and needs no server. Exits with 1 when something does not match its checksum.
     """
@@ -69,13 +72,18 @@ def inspect_store(url: str, name: Path | None, *, with_hex: bool = False, at: in
     """
     if name is None:
         with remote_history(url) as history:
-            return inspect_history(history, limit=limit)
+            return inspect_history(history, asyncio.run(_owners(url, history.containers)), limit=limit)
     with tempfile.TemporaryDirectory(prefix="millrace-inspect-") as folder:
         target = Path(folder) / name
         fetch(url, name.as_posix(), target)
         report = inspect_path(target, with_hex=with_hex, at=at, limit=limit)
     report.path = f"{url}/{name.as_posix()}"
     return report
+
+
+async def _owners(url: str, containers: list[int]) -> list[OwnerRow]:
+    async with opened_store(url) as store:
+        return await owners(store, url=url, containers=containers)
 
 
 def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int = DEFAULT_LIMIT) -> Report:
@@ -93,6 +101,8 @@ def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int 
     name = path.name
     if magic == CHECKPOINT_MAGIC or name.startswith("checkpoint"):
         return inspect_checkpoint(path, with_hex=with_hex, limit=limit)
+    if parse_log_name("/".join(path.parts[-2:])):
+        return inspect_log_object(path, with_hex=with_hex, limit=limit)
     if magic.startswith(LOG_MAGIC) or name.startswith("wal-"):
         return inspect_log(path, with_hex=with_hex, at=at, limit=limit)
     if magic.startswith(NEWEST_MAGIC) or name == NEWEST_NAME:

@@ -10,6 +10,8 @@ from uuid import UUID
 from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
 from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import Damage, RecoveredBatch, Recovery
+from millrace.server.wal.batch import decode_runs
+from millrace.server.wal.log_objects import decode_log_object, parse_log_name
 from millrace.server.wal.logfile import log_file_name, log_file_number
 from millrace.server.wal.newest import newest_of
 from millrace.wire import messages as m
@@ -25,6 +27,7 @@ from .report import Report, Section
 
 NEWEST_MAGIC: Final = NEWEST_SLOT_MAGIC
 MAGIC: Final = LOG_FILE_MAGIC.to_bytes(4, "little")
+_BATCH_COLUMNS: Final = ("offset", "size", "sequence", "time", "runs", "frames", "events", "holds")
 RUNS_SHOWN: Final = 2
 """How many runs of a batch are named in its line; `--hex` and `--json` have all."""
 FRAMES_SHOWN: Final = 16
@@ -60,8 +63,7 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
                 report.problems.append(f"byte {item.offset}, {size}: {item.reason}{_lost(item)}")
             elif item.offset >= at:
                 batches.append(item)
-    columns = ("offset", "size", "sequence", "time", "runs", "frames", "events", "holds")
-    report.add_table("batches", "batches", columns, [_batch_row(batch) for batch in batches])
+    report.add_table("batches", "batches", _BATCH_COLUMNS, [_batch_row(batch) for batch in batches])
     if with_hex:
         for batch in batches[: limit or None]:
             report.sections += _batch_sections(data, batch)
@@ -74,6 +76,35 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
     }
     if found.torn_bytes:
         report.facts["torn_bytes"] = found.torn_bytes
+    return report
+
+
+def inspect_log_object(path: Path, *, with_hex: bool, limit: int) -> Report:
+    """Return the content of one object of a log in an object store; its path ends with its epoch and its sequence."""
+    data = path.read_bytes()
+    point = parse_log_name("/".join(path.parts[-2:]))
+    assert point is not None
+    header = read_fields(LogFileHeader, data[: LogFileHeader.sizeof()], offset=0)
+    values = values_of(header)
+    found = decode_log_object(data, point, owner=None, place=str(path))
+    kind = "fence: the end of its epoch" if found.is_fence else "object of a log"
+    report = Report(kind, str(path), problems=problems_of(header, what="header"), limit=limit)
+    report.facts |= {"size": len(data), **{name: value for name, value in values.items() if name != "magic"}}
+    if "server_id" in values:
+        report.facts["server_id"] = UUID(bytes=values["server_id"])
+    if with_hex:
+        report.sections.append(field_section("header", "header", header))
+    if found.is_fence:
+        return report
+    batch = found.batch
+    if batch is None:
+        report.problems.append(f"it does not hold batch {point.sequence} of epoch {point.epoch} as it was written")
+        return report
+    runs = [run for run, _ in decode_runs(found.data, batch)]
+    shown = RecoveredBatch(batch.sequence, batch.wall_time_us, runs, point.name, batch.offset, batch.size)
+    report.add_table("batches", "batches", _BATCH_COLUMNS, [_batch_row(shown)])
+    if with_hex:
+        report.sections += _batch_sections(data, shown)
     return report
 
 

@@ -1,22 +1,25 @@
-"""An object store for people: the chunks in it, and the copies of checkpoints."""
+"""An object store for people: who owns it, the chunks in it, and the copies of checkpoints."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, whole_copies
 from millrace.server.tier2 import ChunkInfo, parse_chunk_name
 
 from .figures import count_text, size_text
+from .owners import OWNER_COLUMNS, OwnerRow
 from .report import Report
 from .tier2 import RemoteHistory
 
 _CHUNK_COLUMNS = ("name", "size", "segment", "from", "to")
-_COPY_COLUMNS = ("name", "size", "parts", "sequence", "epoch")
+_COPY_COLUMNS = ("name", "size", "parts", "sequence", "epoch", "counts")
 
 
-def inspect_history(history: RemoteHistory, *, limit: int) -> Report:
+def inspect_history(history: RemoteHistory, owners: Sequence[OwnerRow], *, limit: int) -> Report:
     """Return an overview of what is in an object store of the history of a server.
 
     Args:
+        owners: of its containers.
         limit: most rows of each table, 0 for all.
     """
     report = Report("object store", history.url, limit=limit)
@@ -33,7 +36,8 @@ def inspect_history(history: RemoteHistory, *, limit: int) -> Report:
         whole = whole_copies(parts)
         for copy in whole:
             size = sum(part.size for part in copy.parts)
-            copies.append([f"{scope}{copy.name}", size, len(copy.parts), *copy.point])
+            counts = copy.name == history.copies.get(number)
+            copies.append([f"{scope}{copy.name}", size, len(copy.parts), *copy.point, counts])
         left = len(parts) - sum(len(copy.parts) for copy in whole)
         if left:
             report.notes.append(f"{count_text(left, 'part')} in {scope}{CHECKPOINT_PREFIX} make no whole copy")
@@ -47,6 +51,8 @@ def inspect_history(history: RemoteHistory, *, limit: int) -> Report:
         "tier2": f"{len(chunks)} chunks, {size_text(sum(chunk[1] for chunk in chunks))}",
         "checkpoint_copies": len(copies),
     }
+    report.problems += [f"{history.url}/{owner.problem}" for owner in owners if owner.problem]
+    report.add_table("owners", "who owns the containers", OWNER_COLUMNS, [owner.columns() for owner in owners])
     report.add_table("copies", "copies of checkpoints", _COPY_COLUMNS, copies)
     report.add_table("chunks", "chunks", _CHUNK_COLUMNS, chunks)
     return report

@@ -1,8 +1,10 @@
 """`millrace repair`: accept that content of the log is lost, so that a server stores again."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,12 +17,20 @@ from millrace.server.container.ids import scope_of
 from millrace.server.container.local import local_environment
 from millrace.server.container.repair import AcceptancePlan, plan_acceptance, published_chunks
 from millrace.server.container.startup import open_container
-from millrace.server.errors import ServerError, StorageError
+from millrace.server.errors import ConfigurationError, OwnedElsewhereError, ServerError, StorageError
 from millrace.server.folder import CONTAINERS_FOLDER, read_identity
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import ServerOptions
+from millrace.server.ownership import (
+    CopyRecord,
+    Manifest,
+    OwnershipStatistics,
+    RemoteLog,
+    read_folder_claim,
+    read_manifest,
+)
 from millrace.server.settings import load_settings
 from millrace.server.tier2 import ScopedStorage
 from millrace.server.wal import LogOwner
@@ -29,7 +39,7 @@ from .connecting import JsonOption
 from .figures import count_text, size_text
 from .output import print_done, print_json, print_note, print_table, print_text
 from .survey import Container, survey
-from .tier2 import opened_tier2, remote_history, store_of
+from .tier2 import UnclaimedStorage, opened_store, opened_tier2, remote_history, store_of
 from .verification import container_folders, owned_folder
 
 LISTED_COUNT_MAX: Final = 20
@@ -58,7 +68,7 @@ def repair(
         lost = [each for each in found if each["loss"] is not None]
         if accept_loss:
             for each in lost:
-                asyncio.run(recover_and_accept(data_dir, each["container"], store=store_of(data_dir)))
+                asyncio.run(_accept(data_dir, each["container"], store=store_of(data_dir)))
                 each["accepted"] = True
     if as_json:
         print_json({"path": str(data_dir), "ok": accept_loss or not lost, "containers": found})
@@ -73,6 +83,10 @@ def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
     owner = LogOwner(container_id=int(folder.name, 16), server_id=read_identity(OsFileSystem(), data_dir).server_id)
     with ExitStack() as stack:
         history = stack.enter_context(remote_history(store)) if (store := store_of(data_dir)) else None
+        if history is not None:
+            manifest = history.manifest(int(folder.name, 16))
+            refuse_remote_log(manifest, subject=str(data_dir))
+            check_claimed(folder, manifest)
         container = stack.enter_context(
             survey(folder, owner=owner, history=history, capacity_bytes=_capacity_bytes(data_dir))
         )
@@ -91,6 +105,40 @@ def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
     return examined
 
 
+def refuse_remote_log(manifest: Manifest | None, *, subject: str) -> None:
+    """Raise if the log of a container is in the object store: its folder has nothing to be repaired.
+
+    Raises:
+        ConfigurationError: says what to do.
+    """
+    if manifest is not None and manifest.log is not None:
+        raise ConfigurationError(
+            "its log is in the object store, and this version cannot accept a loss there: put the objects back that"
+            " `millrace verify --store` names, from their older versions if the bucket keeps those",
+            subject=subject,
+        )
+
+
+def check_claimed(folder: Path, manifest: Manifest | None) -> None:
+    """Raise if another server has had a container since its folder was used: what is in that was superseded.
+
+    A copy of the other server would be taken as newer, and the log of the folder replayed over it.
+
+    Raises:
+        OwnedElsewhereError: names the other server.
+        ConfigurationError: the folder does not tell what it has claimed.
+    """
+    if manifest is None:
+        return
+    claim = read_folder_claim(OsFileSystem(), folder)
+    if claim is None or not claim.knows(manifest.claim_id):
+        raise OwnedElsewhereError(
+            f"was claimed by {manifest.claimant} at {manifest.claimant.since}: what is in this folder has been "
+            "superseded, and is left as it is",
+            subject=str(folder),
+        )
+
+
 def _capacity_bytes(data_dir: Path) -> int:
     wal = _options(data_dir).wal
     return wal.files_max * wal.file_size_bytes
@@ -107,11 +155,26 @@ async def _plan(container: Container, data_dir: Path) -> AcceptancePlan:
     return plan_acceptance(container.state, container.loss, chunks)
 
 
-async def recover_and_accept(data_dir: Path, number: int, *, store: str) -> dict[str, Any]:
+async def _accept(data_dir: Path, number: int, *, store: str) -> None:
+    manifest = None
+    if store:
+        async with opened_store(store) as opened:
+            found = await read_manifest(opened, number, url=store)
+        manifest = found.manifest if found else None
+    check_claimed(data_dir / CONTAINERS_FOLDER / f"{number:04x}", manifest)
+    await recover_and_accept(data_dir, number, store=store, manifest=manifest)
+
+
+async def recover_and_accept(
+    data_dir: Path, number: int, *, store: str, manifest: Manifest | None = None
+) -> dict[str, Any]:
     """Recover a container as a starting server would, accept what its log has lost, and return what was recovered.
+
+    Nothing is changed in an object store whose containers have manifests: the folder may not own them.
 
     Args:
         store: URL of the object store that has the history; empty if the folder has it.
+        manifest: of the container, None if it has none.
 
     Raises:
         ServerError, OSError: it could not be done; calling again tells what is left to do.
@@ -125,7 +188,7 @@ async def recover_and_accept(data_dir: Path, number: int, *, store: str) -> dict
                 number,
                 data_dir / CONTAINERS_FOLDER / f"{number:04x}",
                 files=files,
-                storage=storage,
+                storage=UnclaimedStorage(storage) if manifest else storage,
                 container_options=options.container,
                 wal_options=options.wal,
                 clock=SystemClock(),
@@ -134,6 +197,7 @@ async def recover_and_accept(data_dir: Path, number: int, *, store: str) -> dict
                 cache=cache,
                 page_size_bytes=options.tier2.page_size_bytes,
                 on_failure=failures.append,
+                claim=partial(_unclaimed, manifest) if manifest else None,
             )
             opened = await open_container(environment)
             try:
@@ -152,6 +216,46 @@ async def recover_and_accept(data_dir: Path, number: int, *, store: str) -> dict
                 await opened.close(log_s=options.shutdown_s, flush_s=0.0)
     finally:
         await cache.close()
+
+
+class UnclaimedOwnership:
+    """The `Ownership` of a command that brings the folder of a container in order, and changes nothing in its store.
+
+    Args:
+        epoch: above those of all earlier starts that are known in the folder.
+        copy: the one that counts.
+    """
+
+    def __init__(self, epoch: int, copy: CopyRecord | None) -> None:
+        self.epoch = epoch
+        self.is_shared = True
+        self.is_stalled = False
+        self.copy = copy
+        self.log: RemoteLog | None = None
+
+    def log_began(self, first_sequence: int) -> None:
+        """Do nothing: the log is in the folder."""
+
+    async def record_copy(self, copy: CopyRecord) -> None:
+        """Refuse: the server that claims the container next makes a copy."""
+        raise StorageError("only the server that has claimed the container lets a copy count", subject=copy.name)
+
+    async def raise_epoch(self) -> int:
+        """Continue under the next epoch, see `Ownership`."""
+        self.epoch += 1
+        return self.epoch
+
+    def statistics(self) -> OwnershipStatistics:
+        """Return how the right is, see `Ownership`."""
+        return OwnershipStatistics(epoch=self.epoch)
+
+    async def release(self) -> None:
+        """Do nothing: nothing was claimed."""
+
+
+async def _unclaimed(manifest: Manifest, next_epoch: int, *, discard: Callable[[], None]) -> UnclaimedOwnership:
+    del discard  # a folder whose log is its own is never without it
+    return UnclaimedOwnership(max(next_epoch, manifest.epoch + 1), manifest.checkpoint)
 
 
 def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> None:

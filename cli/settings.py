@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.text import Text
@@ -46,6 +46,10 @@ class Given:
             show_default="none",
         ),
     ] = None
+    log: Annotated[
+        Literal["local", "object"] | None,
+        typer.Option(help="Where the log is: in the data folder, or in the object store.", show_default="local"),
+    ] = None
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file of settings.", show_default="$MILLRACE_CONFIG")
     ] = None
@@ -59,7 +63,14 @@ class Given:
         Raises:
             InvalidArgumentError: a setting that is none, or a value that cannot be.
         """
-        own = {"data_dir": self.data_dir, "listen": self.listen, "console": self.console, "store": self.store, **more}
+        own = {
+            "data_dir": self.data_dir,
+            "listen": self.listen,
+            "console": self.console,
+            "store": self.store,
+            "wal.place": self.log,
+            **more,
+        }
         with _as_wrong_usage():
             assigned = parse_assignments(self.assignments or [])
             flags = {name: value for name, value in own.items() if value is not None}

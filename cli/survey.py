@@ -26,6 +26,7 @@ from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
+from millrace.server.ownership import Manifest, read_folder_claim
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.wal import (
     Damage,
@@ -39,6 +40,7 @@ from millrace.server.wal import (
 )
 from millrace.wire.errors import WireError
 
+from .remote_log import read_remote_log
 from .tier2 import RemoteHistory
 
 SIDE_FILES: Final = ("-journal", "-wal", "-shm")
@@ -110,9 +112,21 @@ class Container:
         return root / scope_of(self.number)
 
     @property
+    def remote_log(self) -> Manifest | None:
+        """The manifest, if it says that the log is in the object store; else None."""
+        manifest = self.history.manifest(self.number) if self.history else None
+        return manifest if manifest is not None and manifest.log is not None else None
+
+    @property
     def log_folder(self) -> Path:
         """Where the log is."""
         return self.folder / LOG_FOLDER
+
+
+def is_claimed(folder: Path, manifest: Manifest) -> bool:
+    """Return whether the folder of a container knows the newest claim of it."""
+    claim = read_folder_claim(OsFileSystem(), folder)
+    return claim is not None and claim.knows(manifest.claim_id)
 
 
 def log_files(folder: Path) -> list[Path]:
@@ -237,17 +251,15 @@ def survey(
 
 
 def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> None:
+    if (manifest := found.remote_log) is not None:
+        _read_remote_log(found, manifest, on_bytes=on_bytes)
+        return
     folder = found.folder
     found.newest = read_newest(OsFileSystem(), found.log_folder)
     recovery = Recovery(OsFileSystem(), log_files(folder), owner=found.owner, newest=found.newest)
     gone_through: dict[str, int] = {}
     state = found.state
-    finder = LossFinder(
-        checkpoint_sequence=state.sequence,
-        checkpoint_time_us=state.wall_time_us,
-        accepted=state.accepted,
-        has_log=state.log_capacity_bytes > 0,
-    )
+    finder = _finder(state)
     try:
         for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0, accepted=state.accepted):
             finder.read(item)
@@ -262,6 +274,37 @@ def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> No
         found.log_error = str(error)
     for path in log_files(folder):
         on_bytes(max(0, path.stat().st_size - gone_through.get(path.name, 0)))
+
+
+def _read_remote_log(found: Container, manifest: Manifest, *, on_bytes: OnBytes) -> None:
+    assert found.history is not None
+    state = found.state
+    finder = _finder(state)
+    try:
+        recovery, items = read_remote_log(
+            found.history.url,
+            manifest,
+            owner=found.owner,
+            from_sequence=found.checkpoint.replay_from if found.checkpoint else 0,
+            accepted=state.accepted,
+        )
+        for item in items:
+            finder.read(item)
+            _apply(found, item)
+            on_bytes(item.size)
+        found.report = recovery.report
+        found.loss = finder.loss(recovery.report, capacity_bytes=state.log_capacity_bytes)
+    except (ServerError, OSError) as error:
+        found.log_error = str(error)
+
+
+def _finder(state: ContainerState) -> LossFinder:
+    return LossFinder(
+        checkpoint_sequence=state.sequence,
+        checkpoint_time_us=state.wall_time_us,
+        accepted=state.accepted,
+        has_log=state.log_capacity_bytes > 0,
+    )
 
 
 def logged_ranges(segment: Segment) -> list[tuple[int, int]]:
@@ -297,12 +340,17 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
 def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
     """Open the newest good one of the checkpoint and its copies, or an empty one, until the stack ends."""
     try:
-        lent = copied_checkpoint(found.checkpoint_path)
+        # What a server would discard is as good as missing.
+        is_discarded = found.remote_log is not None and not is_claimed(found.folder, found.remote_log)
+        lent = copied_checkpoint(found.folder / "no checkpoint" if is_discarded else found.checkpoint_path)
         store, found.checkpoint = stack.enter_context(opened_checkpoint(lent, owner=found.owner))
     except ServerError as error:
         found.checkpoint_error = str(error)
         found.starts = not isinstance(error, ConfigurationError)
     copies = checkpoint_copies(found.tier2)
+    if found.history and (recorded := found.history.recorded(found.number)):
+        # Later ones are of a server that has been superseded, or count for nothing yet.
+        copies = [copy for copy in copies if copy.name <= recorded.name]
     if copies and found.checkpoint is None:
         found.checkpoint_error = found.checkpoint_error or "it is missing"
     for copy in copies:

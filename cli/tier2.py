@@ -3,27 +3,43 @@
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from millrace.model.checksum import Buffer
 from millrace.model.errors import InvalidArgumentError
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
-from millrace.server.errors import ConfigurationError, FolderVersionError
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
+from millrace.server.container.ids import scope_of
+from millrace.server.errors import (
+    ChunkNotFoundError,
+    ConfigurationError,
+    FolderVersionError,
+    ManifestUnreadableError,
+    ObjectNotFoundError,
+    StorageError,
+)
 from millrace.server.folder import TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
-from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreUrl
+from millrace.server.object_store import ObjectStore, ObjectStoreOptions, RetryingStore, StoreUrl
 from millrace.server.object_store.cloud import CloudStore
+from millrace.server.ownership import CopyRecord, Manifest, read_manifest
+from millrace.server.settings import load_settings
 from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ObjectStorage, Tier2Options
+from millrace.server.tier2.storage import CHUNK_SUFFIX
 
 PATIENCE_S: Final = 15.0
 """How long a command asks again for what a store does not answer."""
 
+LISTINGS_COUNT_MAX: Final = 10
+"""How often a store is listed again because a copy that was listed has been deleted."""
+
 _SCOPE: Final = re.compile(r"c[0-9a-f]{4}/", re.ASCII)
+_MANIFEST: Final = re.compile(r"c([0-9a-f]{4})/manifest", re.ASCII)
 
 StoreOption = Annotated[
     str | None,
@@ -38,18 +54,50 @@ class RemoteHistory:
     Attributes:
         url: of the store.
         folder: has the copies of checkpoints as files, each below the scope of its container.
-        chunks: all objects that are chunks or parts of copies, by name; what is below no container is not ours.
+        objects: all that have the name of a chunk or of a part of a copy, by name, also what is below no container.
+        manifests: of containers, by number; an error where one cannot be read.
     """
 
     url: str
     folder: Path
-    chunks: tuple[ChunkInfo, ...]
+    objects: tuple[ChunkInfo, ...]
+    manifests: Mapping[int, Manifest | ManifestUnreadableError] = field(default_factory=dict)
+
+    @property
+    def chunks(self) -> list[ChunkInfo]:
+        """Those that are chunks or parts of copies, by name; what is below no container is not ours."""
+        return [each for each in self.objects if _SCOPE.match(each.name)]
 
     @property
     def containers(self) -> list[int]:
         """The numbers of the containers of which there is anything, ascending."""
         scopes = {chunk.name.partition("/")[0] for chunk in self.chunks}
-        return sorted(int(scope[1:], 16) for scope in scopes)
+        return sorted({*(int(scope[1:], 16) for scope in scopes), *self.manifests})
+
+    @property
+    def copies(self) -> dict[int, str]:
+        """By container, the name of the copy of the checkpoint that counts, also if it is not there."""
+        newest = {number: whole[-1].name for number in self.containers if (whole := whole_copies(self.parts(number)))}
+        return newest | {number: copy.name for number in self.manifests if (copy := self.recorded(number))}
+
+    def manifest(self, container: int) -> Manifest | None:
+        """Return the manifest of a container, None if there is none that can be read."""
+        found = self.manifests.get(container)
+        return found if isinstance(found, Manifest) else None
+
+    def recorded(self, container: int) -> CopyRecord | None:
+        """Return the copy that the manifest of a container names; None if the names of copies are all that tells."""
+        manifest = self.manifest(container)
+        return manifest.checkpoint if manifest else None
+
+    def parts(self, container: int) -> list[ChunkInfo]:
+        """Return the parts of a container's copies, named from its scope on."""
+        scope = scope_of(container)
+        return [
+            ChunkInfo(each.name.removeprefix(scope), each.size)
+            for each in self.objects
+            if each.name.startswith(scope + CHECKPOINT_PREFIX)
+        ]
 
 
 def checked_store(url: str) -> str:
@@ -79,6 +127,32 @@ def store_of(data_dir: Path) -> str:
 
 
 @asynccontextmanager
+async def opened_store(url: str) -> AsyncIterator[RetryingStore]:
+    """Lend an object store, which is neither probed nor claimed.
+
+    Raises:
+        ConfigurationError: the environment does not say enough of the store.
+    """
+    store = await connect_store(StoreUrl.parse(url), patience_s=PATIENCE_S)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def connect_store(url: StoreUrl, *, patience_s: float) -> RetryingStore:
+    """Connect to a store with the settings of the environment, as a server would: a slow way is slow for all.
+
+    Raises:
+        ConfigurationError: the environment does not say enough of the store.
+    """
+    settings = await asyncio.to_thread(load_settings, {})
+    limits = replace(settings.options.objects, patience_s=patience_s)
+    cloud = await CloudStore.connect(url, attempt_s=limits.attempt_s, bytes_per_s_min=limits.bytes_per_s_min)
+    return RetryingStore(cloud, limits)
+
+
+@asynccontextmanager
 async def opened_tier2(
     data_dir: Path | None, *, store: str, options: Tier2Options | None = None
 ) -> AsyncIterator[ChunkStorage]:
@@ -89,9 +163,8 @@ async def opened_tier2(
     """
     storage: ChunkStorage
     if store:
-        limits = ObjectStoreOptions(patience_s=PATIENCE_S)
-        cloud = await CloudStore.connect(StoreUrl.parse(store), attempt_s=limits.attempt_s)
-        storage = ObjectStorage(RetryingStore(cloud, limits), puts_count_max=limits.puts_count_max)
+        opened = await connect_store(StoreUrl.parse(store), patience_s=PATIENCE_S)
+        storage = ObjectStorage(opened, puts_count_max=ObjectStoreOptions().puts_count_max)
     else:
         assert data_dir is not None
         storage = LocalStorage(OsFileSystem(), data_dir / TIER2_FOLDER, options or Tier2Options())
@@ -99,6 +172,33 @@ async def opened_tier2(
         yield storage
     finally:
         await storage.close()
+
+
+class UnclaimedStorage:
+    """A `ChunkStorage` over another one that only reads: only the server that owns a container may change it.
+
+    Args:
+        storage: closed by its owner.
+    """
+
+    def __init__(self, storage: ChunkStorage) -> None:
+        self.read = storage.read
+        self.list = storage.list
+
+    async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
+        """Refuse, see the class."""
+        raise StorageError("only the server that has claimed the container stores anything", subject=name)
+
+    async def delete(self, name: str) -> None:
+        """Refuse, see the class."""
+        raise StorageError("only the server that has claimed the container deletes anything", subject=name)
+
+    async def delete_temporary_files(self, prefix: str = "") -> int:
+        """Do nothing: there are none in a store."""
+        return 0
+
+    async def close(self) -> None:
+        """Do nothing: the other storage is closed by its owner."""
 
 
 @contextmanager
@@ -109,7 +209,95 @@ def remote_history(store: str) -> Iterator[RemoteHistory]:
         StorageError: it does not answer, or does not let us in.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-history-") as folder:
-        yield RemoteHistory(store, Path(folder), asyncio.run(_fetch_copies(store, Path(folder))))
+        yield asyncio.run(_read(store, Path(folder)))
+
+
+def refreshed(history: RemoteHistory) -> RemoteHistory:
+    """Return what is in a store now; of the copies of checkpoints, those are fetched that are new. Blocks.
+
+    What was returned before is no longer valid.
+
+    Raises:
+        StorageError: as of `remote_history`.
+    """
+    return asyncio.run(_read(history.url, history.folder))
+
+
+async def _read(url: str, folder: Path) -> RemoteHistory:
+    async with opened_store(url) as store:
+        return await read_history(store, folder, url=url)
+
+
+async def read_history(store: ObjectStore, folder: Path, *, url: str) -> RemoteHistory:
+    """Return what is in a store, and fetch the copies of checkpoints that are not in `folder` yet.
+
+    A server that uses the store deletes old copies. One that vanishes before it has been fetched is left out.
+
+    Raises:
+        ObjectNotFoundError: that happened again and again.
+        StorageError: the store does not answer, or does not let us in.
+    """
+    seen: Mapping[int, Manifest | ManifestUnreadableError] = {}
+    for attempts_left in reversed(range(LISTINGS_COUNT_MAX)):
+        listed = [ChunkInfo(each.key, each.size) async for page in store.list() for each in page]
+        # After the listing: a copy that is named later than it was made is in it, unless it was deleted already.
+        manifests = {
+            int(match[1], 16): await _manifest(store, int(match[1], 16), url=url)
+            for each in listed
+            if (match := _MANIFEST.fullmatch(each.name))
+        }
+        history = RemoteHistory(
+            url,
+            folder,
+            tuple(each for each in listed if each.name.endswith(CHUNK_SUFFIX)),
+            {number: manifest for number, manifest in manifests.items() if manifest is not None},
+        )
+        if not _has_recorded(history) and history.manifests != seen:
+            seen = history.manifests
+            if attempts_left:
+                continue  # the copy was made since the listing; the same manifest once more says that it is not there
+        try:
+            await _fetch_copies(store, history)
+        except ObjectNotFoundError:
+            if not attempts_left:
+                raise
+        else:
+            return history
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def _manifest(store: ObjectStore, container: int, *, url: str) -> Manifest | ManifestUnreadableError | None:
+    try:
+        found = await read_manifest(store, container, url=url)
+    except ManifestUnreadableError as error:
+        return error
+    return found.manifest if found else None
+
+
+def _has_recorded(history: RemoteHistory) -> bool:
+    """Return whether the copies that manifests name have been listed whole."""
+    return all(
+        copy.name in (whole.name for whole in whole_copies(history.parts(number)))
+        for number in history.manifests
+        if (copy := history.recorded(number)) is not None
+    )
+
+
+async def _fetch_copies(store: ObjectStore, history: RemoteHistory) -> None:
+    """Make the files of a folder those of the copies that were listed."""
+    parts = {
+        history.folder / scope_of(number) / part.name: (f"{scope_of(number)}{part.name}", part.size)
+        for number in history.containers
+        for part in history.parts(number)
+        if parse_part_name(part.name)  # anything can be in a store, also names that lead out of the folder
+    }
+    for path in history.folder.glob(f"*/{CHECKPOINT_PREFIX}*{CHUNK_SUFFIX}"):
+        if path not in parts:
+            path.unlink()
+    # The newest first: the oldest is the next to be deleted.
+    for path, (key, size) in sorted(parts.items(), reverse=True):
+        if not path.exists():
+            await asyncio.to_thread(_write, path, await store.read(key, offset=0, size=size))
 
 
 def fetch(store: str, name: str, target: Path) -> None:
@@ -120,26 +308,14 @@ def fetch(store: str, name: str, target: Path) -> None:
         StorageError: the store does not answer, or does not let us in.
     """
 
-    async def run() -> None:
-        async with opened_tier2(None, store=store) as storage:
-            sizes = {info.name: info.size for info in await storage.list(name.removesuffix(".chunk"))}
-            await _fetch(storage, ChunkInfo(name, sizes.get(name, 1)), target)
+    async def run() -> bytes:
+        async with opened_store(store) as opened:
+            try:
+                return (await opened.get(name)).content
+            except ObjectNotFoundError as error:
+                raise ChunkNotFoundError("no such object", subject=name) from error
 
-    asyncio.run(run())
-
-
-async def _fetch_copies(store: str, folder: Path) -> tuple[ChunkInfo, ...]:
-    async with opened_tier2(None, store=store) as storage:
-        chunks = [chunk for chunk in await storage.list() if _SCOPE.match(chunk.name)]
-        for chunk in chunks:
-            if chunk.name.partition("/")[2].startswith(CHECKPOINT_PREFIX):
-                await _fetch(storage, chunk, folder / chunk.name)
-    return tuple(chunks)
-
-
-async def _fetch(storage: ChunkStorage, chunk: ChunkInfo, target: Path) -> None:
-    content = await storage.read(chunk.name, offset=0, size=chunk.size)
-    await asyncio.to_thread(_write, target, content)
+    _write(target, asyncio.run(run()))
 
 
 def _write(path: Path, content: bytes) -> None:

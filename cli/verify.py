@@ -9,9 +9,10 @@ import typer
 from rich.text import Text
 
 from .figures import count_text, size_text
+from .findings import Verification
 from .output import print_json, print_note, print_table, print_text, progress
 from .tier2 import StoreOption, checked_store, remote_history, store_of
-from .verification import Verification, bytes_to_read, owned_folder, verify_folder, verify_history
+from .verification import bytes_to_read, owned_folder, verify_folder, verify_history
 
 
 def verify(
@@ -24,8 +25,7 @@ def verify(
     """Check every byte of a data folder against its checksums, and that its files fit together.
 
     Chunks and copies of checkpoints are read from the object store where the folder has its history there. With
-    --store alone, what could be restored from the store is checked. While a server uses the store, a chunk that it
-    replaces or deletes meanwhile may be named as missing: check again before you believe it.
+    --store alone, what could be restored from the store is checked; a server may use it meanwhile.
 
     Exits with 1 when anything is damaged or missing, and names each file and offset. Changes nothing.
     """

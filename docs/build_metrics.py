@@ -35,6 +35,7 @@ HEADINGS: Final = {
     "transactions": "Transactions",
     "cache": "The cache of old events",
     "store": "The object store",
+    "ownership": "Who owns the history",
     "feed": "Feeds",
     "recovery": "The last start",
     "task": "Background tasks",

@@ -43,6 +43,8 @@ def main() -> int:
     parser.add_argument("data_folder", type=Path)
     parser.add_argument("--listen", default="127.0.0.1:0", help="HOST:PORT of the data port (default: any free port)")
     parser.add_argument("--console", default="", help="HOST:PORT of the console (default: none)")
+    parser.add_argument("--store", help="object store of the history: s3://BUCKET/PREFIX (default: none)")
+    parser.add_argument("--log", choices=["local", "object"], help="where the log is (default: local)")
     parser.add_argument("--log-level", default="WARNING")
     parser.add_argument("--log-format", help="of standard error: text or json (default: text)")
     arguments = parser.parse_args()
@@ -50,6 +52,8 @@ def main() -> int:
         "data_dir": arguments.data_folder,
         "listen": arguments.listen,
         "console": arguments.console or "none",
+        "store": arguments.store,
+        "wal.place": arguments.log,
         "log.level": arguments.log_level.lower(),
         "log.format": arguments.log_format,
     }

@@ -3,10 +3,10 @@
     async with Server(options) as server:
         server.address        # where clients connect
 
-Life: own the folder, recover the container, listen. When the log fails, the container is recovered from what is on
-disk, in the same process: until that succeeds, again and again, the one in memory answers reads; then connections are
-cut, and clients come back. When a background task ends for a reason that is not handled, the server stops, rather than
-run on without it.
+Life: own the folder, claim and recover the container, listen. When the log fails, the container is recovered from what
+is on disk, in the same process: until that succeeds, again and again, the one in memory answers reads; then connections
+are cut, and clients come back. When another server has taken the container over, or a background task ends for a reason
+that is not handled, the server stops, rather than run on without it.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -36,18 +35,20 @@ from millrace.server.front.request_memory import RequestMemory
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
 from millrace.server.host.files import FileSystem, OsFileSystem
+from millrace.server.host.listening import bind, listening
 from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.host.tokens import TokenGate
 
 from .cache import PageCache
-from .errors import ConfigurationError, ServerError
-from .folder import DataFolder, check_writable, open_folder
-from .object_store import StoreMonitor, claim, open_store
+from .errors import OwnedElsewhereError, OwnerFencedError, ServerError, StoreUnfitError
+from .folder import check_writable
+from .history import History
+from .object_store import ObjectStore, StoreMonitor
 from .options import ServerOptions
 from .services import ContainerServices
-from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
+from .tier2 import ChunkStorage
 
 if TYPE_CHECKING:
     from millrace.server.console.site import ConsoleSite
@@ -103,17 +104,27 @@ class Server:
         *,
         files: FileSystem | None = None,
         storage: ChunkStorage | None = None,
+        store: ObjectStore | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._options = options = options.for_storage()
         self._files = files or OsFileSystem()
         self._clock = clock or SystemClock()
-        self._storage = storage
         self._metrics = Metrics()
         self._store_monitor = StoreMonitor(self._metrics, self._clock)
+        self._history = History(
+            options,
+            files=self._files,
+            clock=self._clock,
+            metrics=self._metrics,
+            monitor=self._store_monitor,
+            on_fenced=self._fenced,
+            on_failure=self._task_failed,
+            storage=storage,
+            store=store,
+        )
         self._counters = FrontCounters()
         self._feed_counters = FeedCounters()
-        self._folder: DataFolder | None = None
         self._cache = PageCache(options.cache)
         self._services: ContainerServices | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
@@ -172,21 +183,18 @@ class Server:
         """
         options = self._options
         try:
-            self._listener = await _bind(options.listen, self._make_connection)
+            self._listener = await bind(options.listen, self._make_connection)
             if options.console is not None:  # it says that the container is being recovered, while it is
-                with _listening(options.console):
+                with listening(options.console):
                     self._console = self._open_console(options.console)
-            await self._open_folder()
+            await self._history.open()
             await self._open_container()
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
-            with _listening(options.listen):
+            with listening(options.listen):
                 await self._listener.start_serving()
         except BaseException:
             await self._release(flush_s=0.0)
             raise
-        logger.info(
-            "serving address=%s console=%s data_folder=%s", self.address, self.console_address, options.data_folder
-        )
 
     async def stop(self) -> None:
         """Stop: accept nothing, finish or fail what is under way within the deadline, flush, release the folder."""
@@ -216,7 +224,7 @@ class Server:
     def own_process(self) -> None:
         """Take the process for this server alone: its signals, its memory, its garbage collector.
 
-        Called before the server is announced as ready: from here on SIGTERM and SIGINT end it in good order.
+        From here on SIGTERM and SIGINT end it in good order; then it says in its log that it serves.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -227,6 +235,8 @@ class Server:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        folder = self._options.data_folder
+        logger.info("serving address=%s console=%s data_folder=%s", self.address, self.console_address, folder)
 
     async def wait_for_end(self) -> None:
         """Return when a signal asks the server to end.
@@ -268,6 +278,7 @@ class Server:
                 throttle_reason=container.throttle_reason,
                 read_only=self._recovering or container.loss is not None,
             ),
+            "ownership": services.opened.environment.ownership.statistics(),
             "recovery": services.opened.summary,
             "streams": services.streams.statistics,
             "wal": container.log.statistics(),
@@ -286,8 +297,9 @@ class Server:
             return opened.container.refusal or "connections to the container before its recovery are being ended"
         statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
-            return f"the disk of the log has not answered for {statistics.write_age_s:.1f} s"
-        return opened.container.refusal or self._store_monitor.health()
+            place = "object store" if self._options.has_remote_log else "disk"
+            return f"the {place} of the log has not answered for {statistics.write_age_s:.1f} s"
+        return opened.container.refusal or self._history.health()
 
     # --- the container ---
 
@@ -297,42 +309,33 @@ class Server:
         services = self._services  # asked once: other threads look at it, too
         return None if services is None else services.opened
 
-    async def _open_folder(self) -> None:
-        """Own the data folder and, where one is set, the part of an object store where its history is."""
-        options, url = self._options, self._options.store
-        if url is None:
-            self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
-            self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
-            return
-        store = await open_store(url, options.objects, clock=self._clock, monitor=self._store_monitor)
-        self._storage = ObjectStorage(store, puts_count_max=options.objects.puts_count_max)
-        self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder, store=str(url))
-        await claim(store, url, server_id=self._folder.server_id, is_new=self._folder.is_new)
-
     async def _open_container(self) -> None:
-        assert self._folder is not None
-        assert self._storage is not None
-        options = self._options
+        options, history = self._options, self._history
         environment = await local_environment(
             CONTAINER,
-            self._folder.container(CONTAINER),
+            history.folder.container(CONTAINER),
             files=self._files,
-            storage=self._storage,
+            storage=history.storage,
             container_options=options.container,
             wal_options=options.wal,
             clock=self._clock,
             metrics=self._metrics,
-            server_id=self._folder.server_id,
+            server_id=history.folder.server_id,
             cache=self._cache,
             page_size_bytes=options.tier2.page_size_bytes,
-            on_failure=lambda _error: self._container_failed(),
+            on_failure=self._container_failed,
+            claim=partial(history.claim, CONTAINER),
+            store=history.store,
         )
         services = ContainerServices(await open_container(environment), options)
         self._services = services
         services.start(self._supervisor)
         container = services.opened.container
-        if container.loss is None and container.must_recover:  # since before it could tell
-            self._container_failed()
+        # Since before it could tell, or be told.
+        if history.fence is not None:
+            container.fenced(history.fence)
+        elif container.loss is None and container.must_recover:
+            self._recover()
 
     async def _close_container(self, *, flush_s: float) -> None:
         await self._supervisor.stop()
@@ -340,8 +343,21 @@ class Server:
         if services is not None:
             await services.opened.close(log_s=self._options.shutdown_s, flush_s=flush_s)
 
-    def _container_failed(self) -> None:
-        """The log failed, or the checkpoint is damaged: recover from what is on disk."""
+    def _container_failed(self, error: ServerError) -> None:
+        """The log failed, or the checkpoint is damaged, or another server has the container."""
+        if isinstance(error, OwnerFencedError):
+            self._task_failed("ownership", error)
+        else:
+            self._recover()
+
+    def _fenced(self, error: OwnerFencedError) -> None:
+        """Stop: another server has taken over."""
+        if self._open is not None:
+            self._open.container.fenced(error)
+        self._task_failed("ownership", error)
+
+    def _recover(self) -> None:
+        """Open the container again, from what is on disk."""
         if not self._stopping and not self._recovering:
             self._recovering = True
             self._recovery.start(self._reopen(), name="reopen")
@@ -354,16 +370,18 @@ class Server:
 
     async def _open_again(self) -> None:
         """Open the container again, until that succeeds; meanwhile the one in memory answers reads."""
-        before, folder = self._open, self._folder
+        before, folder = self._open, self._history.folder.container(CONTAINER)
         assert before is not None
-        assert folder is not None
         await self._supervisor.stop()
         delay_s = REOPEN_DELAY_S
         while not self._stopping:
             try:
                 await before.end_storing()
-                await asyncio.to_thread(check_writable, self._files, folder.container(CONTAINER))
+                await asyncio.to_thread(check_writable, self._files, folder)
                 await self._open_container()
+                break
+            except (OwnedElsewhereError, OwnerFencedError, StoreUnfitError) as error:
+                self._history.fenced(OwnerFencedError(str(error)))
                 break
             except (ServerError, OSError) as error:
                 logger.error("recovery failed retry_after_s=%.1f error=%s", delay_s, error)
@@ -387,7 +405,7 @@ class Server:
             connection.abort()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        """Stop: a background task ended for a reason that is not handled."""
+        """Stop: a background task ended for a reason that is not handled, or the container is not ours any more."""
         self._fatal = error
         self._ended.set()
 
@@ -397,13 +415,12 @@ class Server:
         services = self._services
         if services is None or self._stopping:
             return Refusal(self._counters)
-        assert self._folder is not None
         connection = Connection(
             handlers=services.handlers,
             options=self._options.front,
             clock=self._clock,
             counters=self._counters,
-            server_id=self._folder.server_id.bytes,
+            server_id=self._history.folder.server_id.bytes,
             connections=self._connections,
             memory=self._reader_memory,
             request_memory=self._request_memory,
@@ -469,6 +486,7 @@ class Server:
         return str(Address(_LOOPBACK.get(address.host, address.host), address.port))
 
     async def _release(self, *, flush_s: float) -> None:
+        flushed_s = self._clock.monotonic_s() + flush_s
         if self._listener is not None:
             self._listener.close()
         await self._recovery.stop()
@@ -476,28 +494,5 @@ class Server:
             await asyncio.to_thread(self._console.close)
         await self._close_container(flush_s=flush_s)
         await self._cache.close()
-        if self._storage is not None:
-            await self._storage.close()
-        if self._folder is not None:
-            self._folder.lock.close()
-
-
-async def _bind(address: Address, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-    """Return a server that has an address, and nobody can connect to yet.
-
-    Raises:
-        ConfigurationError: somebody else has the address, or it is none of this machine.
-    """
-    with _listening(address):
-        return await asyncio.get_running_loop().create_server(
-            protocol, address.host, address.port, backlog=1024, start_serving=False
-        )
-
-
-@contextlib.contextmanager
-def _listening(address: Address) -> Iterator[None]:
-    """Say which address could not be listened on."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigurationError(f"cannot listen on {address}: {error.strerror or error}") from error
+        left_s = max(0.0, flushed_s - self._clock.monotonic_s())
+        await self._history.close(release_s=left_s + 0.1 * self._options.shutdown_s)

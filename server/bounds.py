@@ -10,7 +10,7 @@ from millrace.model.quantities import exact_duration, exact_size
 
 from .errors import SettingError
 
-_SIZE: Final = re.compile(r"_bytes(_|$)")
+_SIZE: Final = re.compile(r"(?:^|_)bytes(_|$)")
 _DURATION: Final = re.compile(r"(?<!_per)_s(_|$)")
 """Not of a rate, as in `small_flushes_per_s_max`."""
 

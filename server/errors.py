@@ -6,6 +6,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- FolderLockedError         another server owns the data folder
 |   +-- FolderVersionError        the data folder was written by another version or server
 |   +-- StoreUnfitError           the object store does not do what it must, or is that of another server
+|   +-- OwnedElsewhereError       another server owns a container of the store, or has owned it since
 +-- StorageError
 |   +-- NoSpaceError              the disk is full; nothing was stored; try again later
 |   +-- DiskUnavailableError      the disk cannot be read or written now; nothing was done; try again later
@@ -25,8 +26,10 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- ObjectExistsError         the key has an object already; nothing was stored
 |   +-- ObjectChangedError        the object is another one than was read; nothing was stored
 |   +-- ObjectNotFoundError       there is no such object
+|   +-- ManifestUnreadableError   a manifest or a lease is not one that this version can read; nothing was changed
 +-- ThrottledError                a bound is reached; says what is full and when to try again
 +-- ShuttingDownError             the server is going away
++-- OwnerFencedError              another server has taken the container over; this one must end
 +-- InvalidArgumentError          a request that can never succeed
 +-- SegmentError                  about one segment
 |   +-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError,
@@ -124,6 +127,10 @@ class StoreUnfitError(ConfigurationError):
     """The object store does not do what every server relies on, or belongs to another server."""
 
 
+class OwnedElsewhereError(ConfigurationError):
+    """Another server owns a container of the object store, or has owned it since this folder did."""
+
+
 class StorageError(ServerError):
     """Something about the disk."""
 
@@ -218,7 +225,7 @@ class StoreUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
 
 
 class StoreBusyError(StoreUnavailableError):
-    """The object store asks to come back later: it is asked too often. Never a reason to give up."""
+    """The object store asks to come back later: it is asked too often. Never fatal: ask again, after a pause."""
 
 
 class StoreRefusedError(StorageError):
@@ -237,12 +244,23 @@ class ObjectNotFoundError(StorageError):
     """There is no object under the key."""
 
 
+class ManifestUnreadableError(StorageError):
+    """The manifest of a container, or the lease of a server, is damaged, or another version wrote it.
+
+    Nothing is claimed or changed until an operator has looked at it.
+    """
+
+
 class ThrottledError(ServerError, code=ErrorCode.THROTTLED):
     """A bound is reached. The text says what is full; `retry_after_ms` says when to try again."""
 
 
 class ShuttingDownError(ServerError, code=ErrorCode.SHUTTING_DOWN):
     """The server is going away."""
+
+
+class OwnerFencedError(ServerError, code=ErrorCode.SHUTTING_DOWN):
+    """Another server has taken the container over. Nothing may be acknowledged or deleted any more."""
 
 
 class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):

@@ -87,11 +87,14 @@ def open_folder(files: FileSystem, path: Path, *, store: str = "", server_id: uu
         # Another server may have had the folder in between.
         _check_usable(files, path, store)
         found = read_identity(files, path) if files.exists(path / IDENTITY_NAME) else None
-        wanted = Identity(found.server_id if found else server_id or uuid.uuid4(), store)
+        is_new = _is_new(files, path)
+        if found is not None and not (is_new and server_id):
+            server_id = found.server_id
+        wanted = Identity(server_id or uuid.uuid4(), store)
         if found != wanted:
             _write_identity(files, path, wanted)
         _close_to_others(files, path)
-        return DataFolder(path, wanted.server_id, lock, is_new=_is_new(files, path))
+        return DataFolder(path, wanted.server_id, lock, is_new=is_new)
     except BaseException:
         lock.close()
         raise

@@ -23,6 +23,9 @@ from .wal import WalOptions
 
 COPY_INTERVAL_S: Final = 60.0
 """How often the checkpoint is copied to an object store unless that is set: a machine that is lost leaves the copy."""
+LEASE_S: Final = 10.0
+LEASE_OF_LOG_S: Final = 3.0
+"""Of a server whose log is in the store: another one can continue at once where it has ended."""
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["auto", "debug", "info", "warning", "error"]
@@ -97,6 +100,15 @@ class ServerOptions:
         demand_above_zero(self, "shutdown_s")
         is_apart = self.console != self.listen or not self.listen.port
         demand(is_apart, self, "console", "another address than listen")
+        if self.store is None:
+            demand(
+                self.wal.place == "local", self.wal, "place", "local, as there is no object store: set one with --store"
+            )
+
+    @property
+    def has_remote_log(self) -> bool:
+        """Whether the log is in the object store."""
+        return self.wal.place == "object"
 
     def for_storage(self) -> "ServerOptions":
         """Return what they come to where tier 2 is: in a folder as they are, in a store with what `objects` replaces.
@@ -109,6 +121,7 @@ class ServerOptions:
         objects = self.objects
         return replace(
             self,
+            objects=replace(objects, lease_s=objects.lease_s or (LEASE_OF_LOG_S if self.has_remote_log else LEASE_S)),
             container=replace(
                 self.container,
                 small_flushes_per_s_max=objects.small_puts_per_s_max,

@@ -105,6 +105,14 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
             "full_files", "Log files that are full and still needed, because tier 2 does not have all of their events."
         ),
         spare_files=Declared("spare_files", "Empty log files that are ready. At 0 the log soon has to wait for one."),
+        puts_in_flight=Declared("puts_in_flight", "Batches on their way to the object store; at most 8."),
+        round_trip_s=Declared(
+            "round_trip_seconds",
+            "Shortest time of the last PUTs of the log to the object store. A lone append takes about as long.",
+        ),
+        objects_count=Declared(
+            "objects", "Objects of the log in the object store that are needed, or not deleted yet."
+        ),
     ),
     **_part(
         "recovery",
@@ -240,6 +248,30 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
             "requests_failed_total",
             "Requests answered with an error, appends included. Some are normal, for example for a name that does not "
             "exist.",
+        ),
+    ),
+    **_part(
+        "ownership",
+        epoch=Declared("epoch", "Epoch of this start of the container: each start and each takeover has a higher one."),
+        is_fenced=Declared(
+            "fenced",
+            "1 if another server has taken over this history. The server ends then; its message names the other.",
+        ),
+        is_stalled=Declared(
+            "stalled",
+            "1 while nothing is acknowledged, since this process stood still for longer than its lease. It claims the "
+            "container again by itself.",
+        ),
+        renewals_count=Declared("renewals_total", "Renewals of the lease in the object store that succeeded."),
+        failed_renewals_count=Declared(
+            "failed_renewals_total",
+            "Renewals of the lease that failed or had no answer in time. If it keeps rising, the store cannot be "
+            "reached or takes no writes.",
+        ),
+        lease_age_s=Declared(
+            "lease_age_seconds",
+            "Age of the lease in the object store. Alert if it is above MILLRACE_OBJECTS_LEASE_S: another server that "
+            "reaches the store may take over.",
         ),
     ),
     **_part(

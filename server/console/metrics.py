@@ -78,7 +78,8 @@ class StatisticsCollector(Collector):
         )
         records = self._statistics()
         for (part, field), declared in STATISTICS.items():
-            if part in records:
+            # A log in the object store has other numbers than one in files.
+            if part in records and hasattr(records[part], field):
                 family = CounterMetricFamily if declared.is_counter else GaugeMetricFamily
                 yield family(declared.name, declared.help, value=float(getattr(records[part], field)))
 

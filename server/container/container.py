@@ -15,7 +15,7 @@ Only `start`, and what `decide` returns, wait; all of it runs in the event loop.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from millrace.server.container.state.apply import apply_batch
@@ -34,12 +34,14 @@ from millrace.server.errors import (
     DiskUnavailableError,
     LogFailedError,
     NoSpaceError,
+    OwnerFencedError,
     SegmentNotFoundError,
     ServerError,
     ShuttingDownError,
     ThrottledError,
 )
 from millrace.server.host.clock import Clock
+from millrace.server.ownership import Ownership
 from millrace.server.wal import Log
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
@@ -66,12 +68,11 @@ from .loader import EntityLoader
 from .loss import LogLoss
 from .options import ContainerOptions
 from .segment_reads import SegmentReads
+from .waking import is_watched, wakes_somebody
 
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_MS: Final = 200
-_WAKES_NOBODY: Final = (m.IdsReserved, m.TransactionBegun, m.PartsAdded, m.TransactionPrepared, m.ProducerTaken)
-"""Records that change no segment that anybody reads."""
 
 
 class SegmentContainer:
@@ -85,6 +86,7 @@ class SegmentContainer:
         reader: CatchUpReader,
         options: ContainerOptions,
         clock: Clock,
+        ownership: Ownership,
         loss: LogLoss | None = None,
     ) -> None:
         self.state = state
@@ -95,14 +97,17 @@ class SegmentContainer:
         self.reads = SegmentReads(state, reader, loss)
         # No single append, and no run of several, may have more bytes, headers included.
         self.run_size_bytes_max = min(log.run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
-        # Whether the log has failed: what the state holds may be less than what the disk holds.
+        self._ownership = ownership
+        # Whether the log has failed: what the state holds may be less than what the disk holds. Also if it was fenced.
         self.has_failed = False
+        # Set when another server has the container: it stays failed, and nothing of it is stored or deleted any more.
+        self.fence: OwnerFencedError | None = None
         # Set when the checkpoint is not what was written: the container must be started again, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
         self.loader = EntityLoader(state)
         # Called after each applied batch: the flusher checks whether there is work.
         self.on_progress: Callable[[], None] = lambda: None
-        # Called once if the log or the checkpoint fails; the container then refuses everything.
+        # Called if the log or the checkpoint fails, once, and if it is fenced; the container then refuses everything.
         self.on_failure: Callable[[ServerError], None] = lambda error: None
         # How often a writer was refused for its sequences, until it was reset.
         self.sequences_refused_total = 0
@@ -286,13 +291,17 @@ class SegmentContainer:
     @property
     def must_recover(self) -> bool:
         """Whether it is to be closed and opened again: its log has failed, or its checkpoint is damaged."""
-        return self.has_failed or (self.checkpoint_damage is not None and self.loss is None)
+        is_damaged = self.checkpoint_damage is not None and self.loss is None
+        return self.fence is None and (self.has_failed or is_damaged)
 
     def stay_failed(self, reason: str) -> None:
         """Refuse requests for this reason from now on, after a failure of log or checkpoint."""
-        self._failure = DiskUnavailableError(reason, retry_after_ms=1000)
+        self._failure = self.fence or DiskUnavailableError(reason, retry_after_ms=1000)
 
     def _check_running(self) -> None:
+        # Also of what was stored before nothing is acknowledged by one that stood still.
+        if self._failure is None:
+            self._has_stalled()
         if self._failure is not None:
             raise self._failure.with_traceback(None)  # or each request would add to that of the ones before
 
@@ -417,7 +426,7 @@ class SegmentContainer:
 
     def durable(self, runs: list[AppendRun], sequence: int, wall_time_us: int) -> None:
         """Apply a batch that the log has synced, and tell those who wait for it: called by the log, in order."""
-        if self.has_failed:
+        if self.has_failed or self._has_stalled():
             return  # what is recovered from the disk has it
         state = self.state
         # The log hands back in the order in which it was given.
@@ -425,10 +434,10 @@ class SegmentContainer:
         # Whatever is asked next finds the batch applied. So the ack of a lone append, and what is told of transactions,
         # need not wait for that, if nobody is to be told before.
         if self.in_flight.replies_count:
-            if not self._wakes_somebody(items):
+            if not wakes_somebody(state, items):
                 for owner in self.in_flight.tell(len(runs)):
                     owner.settle()
-        elif len(runs) == 1 and not self._is_watched(runs[0].segment_id):
+        elif len(runs) == 1 and not is_watched(state, runs[0].segment_id):
             self.in_flight.tell_lone()
         try:
             woken = apply_batch(
@@ -452,40 +461,33 @@ class SegmentContainer:
         self.room_changed()
         self.on_progress()
 
-    def _wakes_somebody(self, items: Iterable[AppendRun | m.Record]) -> bool:
-        """Return whether a batch, when it is applied, may wake those who wait at the tail of a segment."""
-        if not self.state.watched:
-            return False
-        changed: list[int] = []
-        for item in items:
-            if isinstance(item, AppendRun):
-                changed.append(item.segment_id)
-            elif isinstance(item, m.TransactionCommitted):
-                changed += [part.target_id for part in item.parts]
-                changed += [segment_id for epoch in item.epochs for segment_id in epoch.sealed_ids]
-            elif not isinstance(item, _WAKES_NOBODY):
-                return True
-        for segment_id in changed:
-            segment = self.state.segments.peek(segment_id)
-            if segment is not None and segment.watchers:
-                return True
-        return False
-
-    def _is_watched(self, segment_id: int) -> bool:
-        segment = self.state.segments.peek(segment_id)
-        return segment is not None and bool(segment.watchers)
-
     def log_failed(self, error: BaseException) -> None:
         """Fail everything that waits for the log, as unknown: called by the log, once."""
-        failure = LogFailedError(f"the log failed, the outcome is unknown: {error}", retry_after_ms=1000)
-        self.has_failed = True
         # What comes from now on was certainly not stored, and may be tried again.
         self.stay_failed(f"the log failed and is being recovered: {error}")
         logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self.in_flight), error)
-        for owner in self.in_flight.fail(failure):
+        self._fail(LogFailedError(f"the log failed, the outcome is unknown: {error}", retry_after_ms=1000))
+
+    def fenced(self, error: OwnerFencedError) -> None:
+        """End: another server has the container. What waits is of unknown outcome; what comes is refused with that."""
+        if self.fence is None:
+            self.fence = self._failure = error
+            logger.critical("container fenced sequence=%d waiting=%d", self.state.sequence, len(self.in_flight))
+            self._fail(LogFailedError(f"{error}; the outcome is unknown"), reason=error)
+
+    def _has_stalled(self) -> bool:
+        """Fail like a failed log, and return True, if another server may have taken over without our knowledge."""
+        if not self.has_failed and self._ownership.is_stalled:
+            self.log_failed(TimeoutError("this process stood still for longer than its lease"))
+        return self.has_failed
+
+    def _fail(self, outcome: LogFailedError, *, reason: ServerError | None = None) -> None:
+        """Settle everything that waits for the log with an outcome; tell the reason, by default the same."""
+        self.has_failed = True
+        for owner in self.in_flight.fail(outcome):
             owner.settle()
         self.room_changed()
-        self.on_failure(failure)
+        self.on_failure(reason or outcome)
 
     def checkpoint_damaged(self, error: CheckpointDamagedError) -> None:
         """Refuse everything from now on: what idle segments are is not known. What is queued still becomes durable."""

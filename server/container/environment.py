@@ -8,6 +8,7 @@ from millrace.server.cache import PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.errors import ServerError
 from millrace.server.host.clock import Clock
+from millrace.server.ownership import Ownership
 from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import Log, LogOwner
 
@@ -21,16 +22,17 @@ class ContainerEnvironment:
     Attributes:
         container: its number, which its ids carry.
         server_id: identity of the server that it belongs to.
-        epoch: of this start: above those of all earlier starts. Chunks are published under it.
+        ownership: its right to change what is in tier 2, and the epoch of this start.
         checkpoints: its checkpoint, not loaded yet.
         storage: its own scope of tier 2: it lists and deletes what it finds there.
         make_log: returns its log, neither recovered nor started; called for each attempt.
         on_failure: called once if the log or the checkpoint fails: the container is to be closed and started again.
+            With an OwnerFencedError, also after that: it is another server's.
     """
 
     container: int
     server_id: UUID
-    epoch: int
+    ownership: Ownership
     checkpoints: CheckpointStore
     storage: ChunkStorage
     make_log: Callable[[], Log]
@@ -39,6 +41,11 @@ class ContainerEnvironment:
     page_size_bytes: int
     clock: Clock
     on_failure: Callable[[ServerError], None]
+
+    @property
+    def epoch(self) -> int:
+        """Of this start: above those of all earlier starts. Chunks are published under it, or a higher one."""
+        return self.ownership.epoch
 
     @property
     def owner(self) -> LogOwner:

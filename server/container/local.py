@@ -1,10 +1,10 @@
-"""A container whose log and checkpoint are in a folder of this machine."""
+"""A container whose checkpoint is in a folder of this machine, and its log there or in the object store."""
 
 import asyncio
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from millrace.server.cache import PageCache
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name
@@ -13,8 +13,10 @@ from millrace.server.errors import ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.object_store import ObjectStore
+from millrace.server.ownership import FolderOwnership, Ownership
 from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
-from millrace.server.wal import LogOwner, Wal, WalOptions
+from millrace.server.wal import LOG_PREFIX, Log, LogOwner, ObjectWal, Wal, WalOptions
 
 from .environment import ContainerEnvironment
 from .ids import scope_of
@@ -22,6 +24,20 @@ from .options import ContainerOptions
 
 CHECKPOINT_NAME: Final = "checkpoint.db"
 LOG_FOLDER: Final = "wal"
+
+
+class Claim(Protocol):
+    """Takes a container for one start of it."""
+
+    async def __call__(self, next_epoch: int, *, discard: Callable[[], None]) -> Ownership:
+        """Return the right to change it, under that or a higher epoch.
+
+        Args:
+            next_epoch: above all that folder and tier 2 know of.
+            discard: deletes the checkpoint in the folder; called, in a thread, if others have changed the container
+                since, and all that they have acknowledged is elsewhere.
+        """
+        ...
 
 
 async def local_environment(
@@ -38,6 +54,8 @@ async def local_environment(
     cache: PageCache,
     page_size_bytes: int,
     on_failure: Callable[[ServerError], None],
+    claim: Claim | None = None,
+    store: ObjectStore | None = None,
 ) -> ContainerEnvironment:
     """Return what a container in a folder of its own needs to start, under an epoch that was not used before.
 
@@ -46,10 +64,13 @@ async def local_environment(
         folder: for its log and its checkpoint; made if missing.
         storage: shared by all containers; this one gets its scope of it.
         page_size_bytes, on_failure: as of `ContainerEnvironment`.
+        claim: takes the container; None where the lock of the folder is enough.
+        store: for the log, where the claim says that it is there.
 
     Raises:
         StorageError: tier 2 had to be asked for the epoch, and cannot be read.
         FolderVersionError: the checkpoint is that of another server, or another version wrote it.
+        ServerError: of `claim`.
     """
     files.make_directories(folder)
     owner = LogOwner(container_id=number, server_id=server_id)
@@ -60,22 +81,34 @@ async def local_environment(
         verified_at_once_count_max=container_options.verified_at_once_count_max,
     )
     scoped = ScopedStorage(storage, scope_of(number))
+    epoch = await next_epoch(checkpoints, scoped)
+    ownership = FolderOwnership(epoch) if claim is None else await claim(epoch, discard=checkpoints.discard)
+
+    def make_log() -> Log:
+        remote = ownership.log
+        if remote is None:
+            return Wal(files, folder / LOG_FOLDER, wal_options, clock=clock, owner=owner, metrics=metrics)
+        assert store is not None
+        return ObjectWal(
+            store,
+            f"{scope_of(number)}{LOG_PREFIX}",
+            wal_options,
+            epochs=remote.epochs,
+            from_sequence=remote.from_sequence,
+            clock=clock,
+            owner=owner,
+            metrics=metrics,
+        )
+
     return ContainerEnvironment(
         container=number,
         server_id=server_id,
-        epoch=await next_epoch(checkpoints, scoped),
+        ownership=ownership,
         checkpoints=checkpoints,
         storage=scoped,
         container_options=container_options,
         clock=clock,
-        make_log=lambda: Wal(
-            files,
-            folder / LOG_FOLDER,
-            wal_options,
-            clock=clock,
-            owner=owner,
-            metrics=metrics,
-        ),
+        make_log=make_log,
         cache=cache,
         page_size_bytes=page_size_bytes,
         on_failure=on_failure,

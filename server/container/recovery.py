@@ -37,6 +37,7 @@ def state_of(
     *,
     container: int = 0,
     idle_bytes_max: int = IDLE_BYTES_MAX,
+    is_shared: bool = False,
 ) -> ContainerState:
     """Return the state that a loaded checkpoint holds, or an empty one that will be saved there. Blocks.
 
@@ -50,7 +51,7 @@ def state_of(
             f"belongs to container {container_of(stored.next_id)}, not to container {container}",
             subject=str(checkpoints.path),
         )
-    state = ContainerState(stored, idle_bytes_max=idle_bytes_max)
+    state = ContainerState(stored, idle_bytes_max=idle_bytes_max, is_shared=is_shared)
     state.sequence = checkpoint.sequence
     for link in checkpoints.segments.links():
         with state.segments.pin([link.source_id, link.target_id]):
@@ -101,6 +102,7 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
         checkpoint,
         container=environment.container,
         idle_bytes_max=environment.container_options.idle_bytes_max,
+        is_shared=environment.ownership.is_shared,
     )
     finder = LossFinder(
         checkpoint_sequence=checkpoint.sequence,
@@ -125,10 +127,19 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
     chunks, and the log batches, that the file needs.
     """
     checkpoints, storage, owner = environment.checkpoints, environment.storage, environment.owner
+    counted = environment.ownership.copy
     checkpoint = await asyncio.to_thread(checkpoints.load)
     stored = checkpoint.version if checkpoint is not None else CheckpointVersion(0, 0, 0)
     newer_copy = ""
-    for copy in reversed(whole_copies(await storage.list(CHECKPOINT_PREFIX))):
+    copies = whole_copies(await storage.list(CHECKPOINT_PREFIX))
+    if counted is not None:
+        # Later ones are of a server that does not know yet that it was superseded, or count for nothing yet.
+        copies = [copy for copy in copies if copy.name <= counted.name]
+        if counted.name not in [copy.name for copy in copies]:
+            logger.error("copy of checkpoint missing name=%s", counted.name)
+            if (counted.sequence, counted.container_epoch) > stored[:2]:
+                newer_copy = counted.name
+    for copy in reversed(copies):
         if copy.point < stored[:2]:
             break
         try:

@@ -26,6 +26,7 @@ from millrace.server.container.state.apply import apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import ServerError
+from millrace.server.ownership import FolderOwnership
 from millrace.server.tier2 import ChunkId, ChunkStorage, parse_chunk_name
 from millrace.server.wal import AcceptedLoss
 from millrace.wire import messages as m
@@ -138,12 +139,12 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     _raise_writer_epochs(state, loss)
     state.accepted = AcceptedLoss(state.sequence, container.log.report.used_file_number)
     state.log_capacity_bytes = 0  # there is no log after it yet, and none can be missing
+    highest_epoch = max(environment.epoch, *(chunk.container_epoch for chunk in chunks), 0)
     checkpointer = Checkpointer(
         container,
         checkpoints=environment.checkpoints,
         storage=storage,
-        container_epoch=max(environment.epoch, *(chunk.container_epoch for chunk in chunks), 0)
-        + CONTAINER_EPOCHS_COUNT,
+        ownership=FolderOwnership(highest_epoch + CONTAINER_EPOCHS_COUNT),
         owner=environment.owner,
     )
     await checkpointer.checkpoint()

@@ -18,6 +18,11 @@ logger = logging.getLogger(__name__)
 
 VERIFICATION_PAUSE_S: Final = 0.005
 BACKGROUND_RETRY_S: Final = 10.0
+ORPHAN_SEARCH_INTERVAL_S: Final = 24 * 3600.0
+"""A server that does not know that it was superseded may publish for as long as it stands still. What comes so late
+costs only room, and a search lists all of tier 2: a thousand requests for each million chunks."""
+FLUSH_SHARE: Final = 0.8
+"""Of the time that a stop has for flushing and checkpoints: the rest is kept for a checkpoint of what was flushed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,8 @@ class OpenContainer:
         self.keeps_orphans = keeps_orphans
         self._is_verified = is_verified
         self._clock = environment.clock
+        # As it was: chunks of this start are no orphans, also if its epoch was raised.
+        self._epoch = environment.epoch
         self._is_closing = False
         self._is_set_aside = False
 
@@ -83,11 +90,15 @@ class OpenContainer:
         """Delete what a crash has left in tier 2: temporary files at once, orphans after the grace. Safe to cancel.
 
         Orphans are chunks of earlier epochs that no segment refers to. They are deleted once a copy of a checkpoint
-        that does not refer to them is published.
+        that does not refer to them is published. Where another server may have been superseded, they are looked for
+        again and again: it may publish until it knows.
         """
         await self._retried("deletion of temporary files", self._delete_temporary_files)
         await self._clock.sleep(self.environment.container_options.orphan_grace_s)
         await self._retried("search for orphans", self._collect_orphans)
+        while self.environment.ownership.is_shared and not self._is_closing:
+            await self._clock.sleep(ORPHAN_SEARCH_INTERVAL_S)
+            await self._retried("search for orphans", self._collect_orphans)
 
     async def _retried(self, name: str, attempt: Callable[[], Awaitable[None]]) -> None:
         """Do something in the background, again and again until the disk and tier 2 let it succeed."""
@@ -120,11 +131,11 @@ class OpenContainer:
 
     async def _collect_orphans(self) -> None:
         environment = self.environment
-        orphans = await find_orphans(environment.storage, self.checkpoints.segments, container_epoch=environment.epoch)
+        orphans = await find_orphans(environment.storage, self.checkpoints.segments, container_epoch=self._epoch)
         # They may hold what the checkpoint or the log has lost.
         kept = orphans
         if not self.keeps_orphans:
-            kept = orphans_of_loss(orphans, self.container.state.accepted, container_epoch=environment.epoch)
+            kept = orphans_of_loss(orphans, self.container.state.accepted, container_epoch=self._epoch)
         if kept:
             logger.warning("orphan chunks kept for salvage count=%d", len(kept))
         if orphans := sorted(set(orphans) - set(kept)):
@@ -151,7 +162,8 @@ class OpenContainer:
     async def close(self, *, log_s: float, flush_s: float) -> None:
         """End: what is queued becomes durable; if flushing takes no longer than that, the next start replays nothing.
 
-        Where the checkpoint is copied as time goes by, its last copy has everything then.
+        A tier 2 that takes less keeps no checkpoint from the disk, and the log keeps what was not flushed. Where the
+        checkpoint is copied as time goes by, its last copy has everything that was.
 
         The flusher's task must have ended. A failure to flush is logged and costs only time at the next start. A disk
         that does not answer within `log_s` is not waited for: what was queued is of unknown outcome then.
@@ -170,12 +182,24 @@ class OpenContainer:
             await self._set_aside()
             if flush_s > 0 and is_sound:
                 async with self._clock.timeout(flush_s):
-                    await self.flusher.flush()
+                    await self._flush(FLUSH_SHARE * flush_s)
                     await self.flusher.checkpoint()
                     await self.flusher.copy_at_end()
         except (ServerError, OSError) as error:  # a TimeoutError is an OSError
             logger.warning("not all could be done at shutdown error=%r", error)
         await self.release()
+
+    async def _flush(self, flush_s: float) -> None:
+        """Flush for so long; what is left is in the log, and is flushed after the next start."""
+        try:
+            async with self._clock.timeout(flush_s):
+                await self.flusher.flush()
+        except (ServerError, OSError) as error:
+            state = self.container.state
+            logger.warning(
+                "not all was flushed at shutdown, the log keeps the rest segments_left=%d tail_bytes=%d error=%r",
+                len(state.unflushed), state.tail_bytes, error,
+            )  # fmt: skip
 
     async def _set_aside(self) -> None:
         """Put a damaged checkpoint aside, once."""

@@ -26,7 +26,9 @@ from typing import Final
 from millrace.server.container.flush.checkpointer import Checkpointer
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.container.flush.uploader import Uploader
-from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError, NoSpaceError, StorageError
+from millrace.server.ownership import CopyRecord
 
 from .catch_up_reader import CatchUpReader
 from .container import SegmentContainer
@@ -78,18 +80,21 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
             reader=CatchUpReader(storage=storage, cache=environment.cache),
             options=environment.container_options,
             clock=clock,
+            ownership=environment.ownership,
             loss=loss,
         )
         checkpointer = Checkpointer(
             container,
             checkpoints=checkpoints,
             storage=storage,
-            container_epoch=environment.epoch,
+            ownership=environment.ownership,
             owner=environment.owner,
         )
         if loss is None:
             await container.start()
+            environment.ownership.log_began(log.durable_sequence + 1)
             await _save_first(checkpointer)
+            await _copy_acceptance(checkpointer, environment.ownership.copy, state)
         else:
             logger.error("content lost, nothing is stored loss=%s", loss)
     except BaseException:
@@ -140,3 +145,16 @@ async def _save_first(checkpointer: Checkpointer) -> None:
         await checkpointer.checkpoint()
     except (NoSpaceError, DiskUnavailableError, OSError) as error:
         logger.warning("the first checkpoint is saved later error=%s", error)
+
+
+async def _copy_acceptance(checkpointer: Checkpointer, counted: CopyRecord | None, state: ContainerState) -> None:
+    """Let a copy count that knows which loss was accepted, if none does: later, if the store does not take it now.
+
+    A start elsewhere, from a copy that does not know, would give the same ids and offsets again.
+    """
+    if counted is None or counted.sequence >= state.accepted.sequence or checkpointer.saved is None:
+        return
+    try:
+        await checkpointer.copy()
+    except (StorageError, OSError) as error:
+        logger.warning("copy of the accepted loss is made later error=%s", error)

@@ -24,10 +24,6 @@ class EventTimes(NamedTuple):
     min_us: int
     max_us: int
 
-    def union(self, other: "EventTimes") -> "EventTimes":
-        """Return the times of both."""
-        return EventTimes(min(self.min_us, other.min_us), max(self.max_us, other.max_us))
-
 
 NO_TIMES: Final = EventTimes(_INT64_MAX, _INT64_MIN)
 ANY_TIMES: Final = EventTimes(_INT64_MIN, _INT64_MAX)

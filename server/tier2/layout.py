@@ -56,8 +56,15 @@ class IndexEntry(NamedTuple):
 
     def widened(self, times: EventTimes) -> "IndexEntry":
         """Return the entry of an interval that holds these event times, too."""
-        low, high = self.event_times().union(times)
-        return self._replace(timestamp_us_min=low, timestamp_us_max=high)
+        # Not by `_replace`: each entry of each chunk comes here.
+        low, high = times
+        return IndexEntry(
+            self.offset,
+            self.events,
+            self.wall_time_us,
+            min(low, self.timestamp_us_min),
+            max(high, self.timestamp_us_max),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,12 +215,12 @@ def encode_chunk(
     return [summary, *payload, index_bytes + checksums + summary]
 
 
-def times_of(index: Iterable[IndexEntry]) -> EventTimes:
+def times_of(index: Sequence[IndexEntry]) -> EventTimes:
     """Return the event times of all that an index covers."""
-    times = NO_TIMES
-    for entry in index:
-        times = times.union(entry.event_times())
-    return times
+    return EventTimes(
+        min((entry.timestamp_us_min for entry in index), default=NO_TIMES.min_us),
+        max((entry.timestamp_us_max for entry in index), default=NO_TIMES.max_us),
+    )
 
 
 def _page_checksums(payload: Iterable[Buffer], page_size: int) -> Iterator[int]:

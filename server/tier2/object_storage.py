@@ -14,7 +14,8 @@ class ObjectStorage:
     """A `ChunkStorage` over an object store. Belongs to one event loop.
 
     Args:
-        store: takes a chunk of the same bytes for a success, and brings cancelled puts to their end. Closed with this.
+        store: takes a chunk of the same bytes for a success, brings cancelled puts to their end, and ends each call
+            when it was tried for too long. Closed with this.
         puts_count_max: chunks that are written at once; further ones wait.
     """
 
@@ -23,7 +24,7 @@ class ObjectStorage:
         self._puts = asyncio.Semaphore(puts_count_max)
 
     async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Store a chunk, see `ChunkStorage`. A cancelled one that has begun still completes."""
+        """Store a chunk, see `ChunkStorage`. A cancelled one that has begun still completes, if it has the time."""
         check_chunk_name(name)
         async with self._puts:
             try:
@@ -55,5 +56,5 @@ class ObjectStorage:
         return 0
 
     async def close(self) -> None:
-        """Wait for what is under way, and close the store."""
+        """Give what is under way a moment, and close the store. What that cuts is stored wholly or not at all."""
         await self._store.close()

@@ -93,7 +93,10 @@ class ChunkStorage(Protocol):
         ...
 
     async def close(self) -> None:
-        """Wait for what is under way and release everything. Nothing may be called afterwards."""
+        """Wait for what is under way and release everything. Nothing may be called afterwards.
+
+        One that is far away waits a moment only; what it cuts has happened wholly or not at all.
+        """
         ...
 
 

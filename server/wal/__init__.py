@@ -2,13 +2,17 @@
 
 from .log import Wal
 from .log_end import Ending
+from .log_objects import LOG_PREFIX
 from .newest import NEWEST_NAME, Newest, read_newest
+from .object_recovery import ObjectRecovery
+from .object_wal import ObjectWal, ObjectWalStatistics
 from .options import WalOptions
 from .protocol import Log, LogStatistics
 from .recovery import Recovery, log_paths
 from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, RecoveredBatch, RecoveryReport
 
 __all__ = [
+    "LOG_PREFIX",
     "NEWEST_NAME",
     "NOTHING_ACCEPTED",
     "AcceptedLoss",
@@ -18,6 +22,9 @@ __all__ = [
     "LogOwner",
     "LogStatistics",
     "Newest",
+    "ObjectRecovery",
+    "ObjectWal",
+    "ObjectWalStatistics",
     "RecoveredBatch",
     "Recovery",
     "RecoveryReport",

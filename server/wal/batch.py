@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from millrace.model.checksum import crc32c
-from millrace.wire.append_run import AppendRun, Sequences
+from millrace.wire.append_run import KIND_APPENDS, AppendRun, Sequences
 from millrace.wire.codec import Codec, fixed_struct
 from millrace.wire.errors import ChecksumError, CodecError
 from millrace.wire.framing import decode_header, verify
@@ -19,7 +19,9 @@ from millrace.wire.schema.log import (
     BATCH_ALIGNMENT_BYTES,
     BATCH_CHECKSUM_START,
     BATCH_MAGIC,
+    LOG_FILE_FENCE,
     LOG_FILE_HEADER_BLOCK_BYTES,
+    LOG_FILE_HEADER_SIZE_BYTES,
     LOG_FILE_MAGIC,
     LOG_FILE_RECYCLED,
     LOG_FILE_VERSION,
@@ -32,7 +34,7 @@ from millrace.wire.schema.log import (
 Buffer = bytes | bytearray | memoryview
 
 _FILE_HEADER: Final = Codec(LogFileHeader, name="LogFileHeader")
-_FILE_HEADER_CHECKSUM_END: Final = 60
+_FILE_HEADER_CHECKSUM_END: Final = LOG_FILE_HEADER_SIZE_BYTES - 4
 _HEADER: Final = fixed_struct(
     BatchHeader,
     name="BatchHeader",
@@ -67,10 +69,11 @@ assert RUN_ENTRY_SIZE_BYTES == 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """What the first block of a log file says."""
+    """What the first block of a log file says, or the first bytes of an object of the log."""
 
     version: int = LOG_FILE_VERSION
-    recycled: bool
+    recycled: bool = False
+    is_fence: bool = False
     container_id: int
     server_id: uuid.UUID
     file_number: int
@@ -112,9 +115,15 @@ def aligned(offset: int) -> int:
 
 def encode_file_header(header: FileHeader) -> bytes:
     """Return the whole first block of a file."""
+    return encode_object_header(header).ljust(LOG_FILE_HEADER_BLOCK_BYTES, b"\0")
+
+
+def encode_object_header(header: FileHeader) -> bytes:
+    """Return the header alone, as an object begins with it."""
+    flags = LOG_FILE_RECYCLED * header.recycled + LOG_FILE_FENCE * header.is_fence
     fields = (
         header.version,
-        LOG_FILE_RECYCLED if header.recycled else 0,
+        flags,
         header.container_id,
         header.server_id.bytes,
         header.file_number,
@@ -122,11 +131,11 @@ def encode_file_header(header: FileHeader) -> bytes:
         header.sequence_floor,
     )
     checksum = crc32c(_FILE_HEADER.pack(*fields, 0)[:_FILE_HEADER_CHECKSUM_END])
-    return _FILE_HEADER.pack(*fields, checksum).ljust(LOG_FILE_HEADER_BLOCK_BYTES, b"\0")
+    return _FILE_HEADER.pack(*fields, checksum)
 
 
 def decode_file_header(block: Buffer) -> FileHeader | None:
-    """Return the header in the first block of a file, or None if it is not one (any more).
+    """Return the header that a file or an object begins with, or None if it is not one (any more).
 
     The version is returned unchecked: in every version, magic and checksum are where they are now.
     """
@@ -139,6 +148,7 @@ def decode_file_header(block: Buffer) -> FileHeader | None:
     return FileHeader(
         version=version,
         recycled=bool(flags & LOG_FILE_RECYCLED),
+        is_fence=bool(flags & LOG_FILE_FENCE),
         container_id=container_id,
         server_id=uuid.UUID(bytes=server_id),
         file_number=file_number,
@@ -256,6 +266,23 @@ def decode_runs(data: memoryview, batch: Batch) -> list[tuple[AppendRun, int]]:
         )
         runs.append((run, size))
     return runs
+
+
+def salvage_runs(data: memoryview, batch: Batch) -> tuple[list[AppendRun], tuple[tuple[int, int, int], ...]]:
+    """Take from a damaged batch whose run table is intact every run whose frames all match their own checksums.
+
+    Returns:
+        Those runs, and of each other one its segment, its offset there, and its payload bytes.
+    """
+    intact: list[AppendRun] = []
+    lost: list[tuple[int, int, int]] = []
+    for run, size in decode_runs(data, batch):
+        if len(run.frames) == size and is_run_intact(run):
+            intact.append(run)
+        else:
+            headers_size = run.header_size * run.frame_count if run.kind == KIND_APPENDS else 0
+            lost.append((run.segment_id, run.offset, size - headers_size))
+    return intact, tuple(lost)
 
 
 def is_run_intact(run: AppendRun) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from millrace.server.bounds import demand, demand_above_zero, demand_at_least, option_text
 from millrace.wire.limits import KIB, MIB, RECORD_SIZE_BYTES_MAX
@@ -18,6 +18,8 @@ class WalOptions:
     """Sizes and bounds of the log of one container; checked when made.
 
     Attributes:
+        place: where the log is: local: in the data folder; object: in the object store, so that what was acknowledged
+            outlives the machine. It cannot change once there is history.
         file_size_bytes: size of a log file. Each file has this size from the start.
         zero_fill: fill a new log file with zeros before it is used. Without that, the file takes disk only as it is
             written. Then syncs are slower, and if the disk fills up, accepted appends may fail.
@@ -31,8 +33,11 @@ class WalOptions:
         headroom_bytes: room that is kept free in a full log for truncations, deletions and commits; the largest commit
             has 16 MiB.
         retry_interval_s: how long to wait before a full disk is tried again.
+        puts_per_s_max: of a log in an object store, in the long run, as each is paid for; after a second without any,
+            as many at once. 0 for as many as help, which is eight in each round trip to the store.
     """
 
+    place: Literal["local", "object"] = "local"
     file_size_bytes: int = 64 * MIB
     zero_fill: bool = True
     files_max: int = 16
@@ -44,6 +49,7 @@ class WalOptions:
     # Enough for the largest record, a commit of many thousands of parts, and for many small ones after it.
     headroom_bytes: int = RECORD_SIZE_BYTES_MAX + 1 * MIB
     retry_interval_s: float = 1.0
+    puts_per_s_max: float = 20.0
 
     def __post_init__(self) -> None:
         """Refuse values under which an append that is allowed might never fit."""
@@ -52,6 +58,7 @@ class WalOptions:
         demand(self.spare_files_max >= self.spare_files, self, "spare_files_max", "at least spare_files")
         demand_above_zero(self, "batch_size_bytes_max", "run_size_bytes_max", "retry_interval_s")
         demand_at_least(self, 0, "lone_size_bytes_max")
+        demand_at_least(self, 0.0, "puts_per_s_max")
         demand_at_least(self, 4 * KIB, "headroom_bytes")
         block = LOG_FILE_HEADER_BLOCK_BYTES
         held = BATCH_OVERHEAD_BYTES + self.run_size_bytes_max + self.headroom_bytes

@@ -30,10 +30,9 @@ from pathlib import Path
 
 from millrace.server.errors import FolderVersionError
 from millrace.server.host.files import FileSystem
-from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSION
 
-from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, is_run_intact
+from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, salvage_runs
 from .log_end import Ending, classify_end, find_batch, is_batch_of
 from .logfile import log_file_number
 from .missing import find_missing, missing_between
@@ -308,14 +307,7 @@ class Recovery:
 
     def _salvage(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
         """Take from a damaged batch whose table is intact every run whose frames all match their own checksums."""
-        intact: list[AppendRun] = []
-        lost: list[tuple[int, int, int]] = []
-        for run, size in decode_runs(view, batch):
-            if len(run.frames) == size and is_run_intact(run):
-                intact.append(run)
-            else:
-                headers_size = run.header_size * run.frame_count if run.kind == KIND_APPENDS else 0
-                lost.append((run.segment_id, run.offset, size - headers_size))
+        intact, lost = salvage_runs(view, batch)
         file.is_damaged = True
         file.last_sequence = batch.sequence
         self.report.first_sequence = self.report.first_sequence or batch.sequence
@@ -328,7 +320,7 @@ class Recovery:
             offset=batch.offset,
             size=min(batch.size, len(view) - batch.offset),
             sequences=(batch.sequence, batch.sequence if lost else batch.sequence - 1),
-            runs=tuple(lost),
+            runs=lost,
             is_complete=True,
         )
         if intact and batch.sequence >= self._from_sequence:

@@ -3,9 +3,10 @@ from pathlib import Path
 import pytest
 
 from millrace.cli.disk import SyncedWrites
-from millrace.cli.doctor import disk_checks, machine_checks, sync_check
+from millrace.cli.doctor import disk_checks, machine_checks, store_checks, sync_check
+from millrace.server.object_store import StoreUrl
 from tests.cli.conftest import Run
-from tests.support.s3 import MotoServer
+from tests.support.s3 import HttpFault, MotoServer
 
 
 def writes(latency_s: float, *, size_bytes: int = 4096) -> SyncedWrites:
@@ -72,3 +73,19 @@ def test_a_store_is_probed_if_one_is_named(
     [check] = [check for check in missing.json["checks"] if "s3://missing/a" in check["name"]]
     assert (check["verdict"], missing.code) == ("bad", 1)
     assert "the bucket does not exist" in check["found"]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_store_that_is_busy_is_told(moto: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = moto.make_bucket()
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    for method in ("GET", "PUT"):
+        moto.gate.fail(method, *[HttpFault.UNAVAILABLE] * 1000)
+
+    checks, containers = await store_checks(StoreUrl.parse(bucket.url), patience_s=0.01)
+
+    [check] = checks
+    assert (check.verdict, containers) == ("bad", [])
+    assert "might not start" in check.advice

@@ -140,9 +140,11 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> Iterator[Unread]:
     ids=" ".join,
 )
 def test_nobody_who_reads_to_the_end_is_no_error(
-    run: Run, unread: Unread, stopped_folder: Path, arguments: list[str]
+    run: Run, unread: Unread, stopped_folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:
     """As with `| head`: exit code 0, and not a word."""
+    # Typer would look for the shell that has started the tests, and there may be none.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     unread("stdout")
 
     outcome = run(*(str(stopped_folder) if each == "FOLDER" else each for each in arguments))

@@ -1,6 +1,7 @@
 """What commands say about the history of a real server in an object store, and what they bring back from it."""
 
 import http.client
+import json
 import shutil
 import time
 import uuid
@@ -51,6 +52,14 @@ def keys_in(bucket: Bucket) -> list[str]:
     return [part.partition("</Key>")[0] for part in listed.split("<Key>")[1:]]
 
 
+def put_all(bucket: Bucket, contents: dict[str, bytes]) -> None:
+    """Let a bucket hold these objects and nothing else."""
+    for key in {*keys_in(bucket)} - {*contents}:
+        ask(bucket, "DELETE", key)
+    for key, content in contents.items():
+        ask(bucket, "PUT", key, content)
+
+
 def wait_until(predicate: Callable[[], object]) -> None:
     """Let another process run until something is true, where nothing tells that it is."""
     deadline_s = time.monotonic() + PATIENCE_S
@@ -77,8 +86,7 @@ def made(moto: MotoServer, tmp_path_factory: pytest.TempPathFactory) -> Served:
 def served(made: Served, moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Served:
     """Its own bucket with the same objects, and the folder, for one test."""
     bucket = moto.make_bucket()
-    for key, content in made.contents.items():
-        ask(bucket, "PUT", key, content)
+    put_all(bucket, made.contents)
     folder = Path(shutil.copytree(made.folder, tmp_path / "served"))
     identity = folder / "identity.json"
     identity.write_text(identity.read_text().replace(made.bucket.url, bucket.url))
@@ -101,6 +109,68 @@ def test_a_store_is_listed_with_its_chunks_and_copies(run: Run, served: Served) 
     assert shown["copies"]
     assert all(any(key.startswith(copy["name"]) for key in keys) for copy in shown["copies"])
     assert "3 chunks" in run("inspect", "--store", served.bucket.url).out
+    (owner,) = shown["owners"]
+    assert (owner["container"], owner["lease"], owner["problem"]) == (0, "given back", "")
+    assert [copy["name"] for copy in shown["copies"] if copy["counts"]] == [f"c0000/{owner['copy']}"]
+
+
+def test_a_damaged_manifest_is_named(run: Run, served: Served, tmp_path: Path) -> None:
+    key = key_of(served, "c0000/manifest")
+    ask(served.bucket, "PUT", key, b"nothing of ours")
+
+    shown = run("inspect", "--store", served.bucket.url, "--json")
+    assert (shown.code, "cannot be read" in shown.json["problems"][0]) == (1, True)
+    checked = run("doctor", tmp_path, "--seconds", 0.1, "--store", served.bucket.url, "--json")
+    assert (checked.code, "cannot be read" in checked.json["containers"][0]["problem"]) == (1, True)
+    (finding,) = run("verify", "--store", served.bucket.url, "--json").json["findings"]
+    assert finding["file"] == f"s3://{served.bucket.name}/{key}"
+    refused = run("restore", "--store", served.bucket.url, tmp_path / "new")
+    assert (refused.code, "cannot be read" in refused.err) == (1, True)
+
+
+def test_a_missing_copy_that_counts_is_named(run: Run, served: Served) -> None:
+    """Also if an older one is there."""
+    name = json.loads(served.contents[key_of(served, "c0000/manifest")])["checkpoint"]["name"]
+    for key in served.contents:
+        if name in key:
+            ask(served.bucket, "DELETE", key)
+
+    findings = run("verify", "--store", served.bucket.url, "--json").json["findings"]
+
+    whats = {finding["file"]: finding["what"] for finding in findings}
+    assert f"names {name}" in whats[f"{served.bucket.url}/c0000/manifest"]
+
+
+def test_a_folder_that_was_superseded_is_named(run: Run, served: Served) -> None:
+    """Behaviour 92."""
+    key = key_of(served, "c0000/manifest")
+    manifest = json.loads(served.contents[key])
+    manifest["claim_id"] = str(uuid.uuid4())
+    manifest["claimant"] |= {"host": "elsewhere"}
+    ask(served.bucket, "PUT", key, json.dumps(manifest).encode())
+
+    findings = run("verify", served.folder, "--json").json["findings"]
+
+    (what,) = [finding["what"] for finding in findings if finding["file"] == "containers/0000/claim.json"]
+    assert ("claimed by elsewhere" in what, "superseded" in what) == (True, True)
+    for arguments in ([], ["--accept-loss"]):
+        refused = run("repair", served.folder, *arguments)
+        said = " ".join(refused.err.split())
+        assert (refused.code, "claimed by elsewhere" in said, "superseded" in said) == (1, True, True)
+
+
+def test_a_folder_that_no_server_starts_on_is_named(run: Run, served: Served) -> None:
+    path = served.folder / "containers" / "0000" / "claim.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"restored_from": "checkpoints/older"}))
+
+    findings = run("verify", served.folder, "--json").json["findings"]
+    (what,) = [finding["what"] for finding in findings if finding["file"] == "containers/0000/claim.json"]
+    assert "was restored from checkpoints/older" in what
+
+    ask(served.bucket, "DELETE", key_of(served, "c0000/manifest"))
+    findings = run("verify", served.folder, "--json").json["findings"]
+    (what,) = [finding["what"] for finding in findings if finding["file"] == "containers/0000/claim.json"]
+    assert "holds no c0000/manifest" in what
 
 
 def test_an_object_of_a_store_is_shown_like_a_file(run: Run, served: Served) -> None:
@@ -111,7 +181,7 @@ def test_an_object_of_a_store_is_shown_like_a_file(run: Run, served: Served) -> 
     assert run("inspect", "--store", served.bucket.url, copy, "--json").json["kind"].startswith("part of a copy")
 
     missing = run("inspect", "--store", served.bucket.url, "c0000/segments/00/none.chunk")
-    assert (missing.code, "no such chunk" in missing.err) == (1, True)
+    assert (missing.code, "no such object" in missing.err) == (1, True)
 
 
 def test_sound_stores_have_no_findings_with_the_folder_and_without(run: Run, served: Served) -> None:
@@ -147,6 +217,43 @@ def test_a_chunk_missing_in_a_store_is_named_with_what_it_cost(run: Run, served:
         assert finding["lost"] == "raw/a [0, 3000)"
 
 
+def change_when_read(served: Served, moto: MotoServer, later: dict[str, bytes]) -> None:
+    """Let the store hold what a server has made of it later, from the first read of a chunk on."""
+
+    def change(path: str) -> None:
+        if "/segments/" in path:
+            moto.gate.before_get = None
+            put_all(served.bucket, later)
+
+    moto.gate.before_get = change
+
+
+@pytest.mark.slow
+def test_chunks_that_a_server_replaces_during_the_check_are_not_missing(
+    run: Run, served: Served, moto: MotoServer
+) -> None:
+    """Behaviour 41, of a store in use: nothing sound is named, and what is missing is."""
+    replaced = key_of(served, "/segments/")
+    with server(served.folder, settings=QUICK | served.settings()) as running:
+        with millrace.blocking.connect(running.address) as client:
+            client.segments.append("raw/a", b"d" * 5000)
+    garbage = {"MILLRACE_CONTAINER_GARBAGE_INTERVAL_S": "0.05"}
+    with server(served.folder, settings=QUICK | garbage | served.settings()):
+        wait_until(lambda: replaced not in keys_in(served.bucket))
+    later = {key: ask(served.bucket, "GET", key) for key in keys_in(served.bucket)}
+
+    def check(later: dict[str, bytes]) -> list[dict[str, str]]:
+        put_all(served.bucket, served.contents)
+        change_when_read(served, moto, later)
+        findings: list[dict[str, str]] = run("verify", "--store", served.bucket.url, "--json").json["findings"]
+        return findings
+
+    assert check(later) == []
+    lost = min(key for key in later if "/segments/" in key and key in served.contents)
+    (finding,) = check({key: content for key, content in later.items() if key != lost})
+    assert (finding["file"], finding["what"]) == (f"s3://{served.bucket.name}/{lost}", "the chunk is missing")
+
+
 def test_a_store_whose_copies_are_all_damaged_cannot_be_relied_on(run: Run, served: Served) -> None:
     for key in served.contents:
         if "/checkpoints/" in key:
@@ -170,6 +277,8 @@ def test_a_server_whose_disk_is_lost_continues_from_its_store(run: Run, served: 
     assert outcome.code == 0, outcome.err
     (container,) = outcome.json["containers"]
     assert (container["container"], container["segments"], container["streams"]) == (0, 3, 1)
+    assert container["owner"]["life"] == "RELEASED"
+    assert keys_in(served.bucket) == sorted(served.contents)
     assert run("verify", folder, "--json").json["findings"] == []
     with server(folder, settings=served.settings()) as running:
         with millrace.blocking.connect(running.address) as client:

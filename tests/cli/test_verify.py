@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 import millrace
-from millrace.cli.survey import Container, copied_checkpoint, opened_checkpoint
-from millrace.cli.verification import Verification, _verify_chunk, verify_folder
+from millrace.cli.survey import copied_checkpoint, opened_checkpoint
+from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.producer import Producer, ProducerRow
 from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CopyPart, encode_part
 from millrace.server.container.state.producer import KnownProducer
-from millrace.server.errors import ServerError, StoreRefusedError, StoreUnavailableError
 from millrace.server.folder import FORMAT_VERSION
-from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from millrace.server.wal import LogOwner
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
@@ -29,7 +27,6 @@ from tests.cli.test_inspect import chunk_of, flip, log_file
 from tests.support.internal import internal_segment
 from tests.support.protocol import Peer
 from tests.support.servers import server_options
-from tests.support.storage import MemoryStorage
 from tests.support.transactions import PeerTransaction, create_stream
 
 Verify = Callable[[Path], list[dict[str, Any]]]
@@ -460,15 +457,3 @@ def test_internal_segments_are_shown_and_checked(run: Run, verify: Verify, tmp_p
     flip(chunk_of(tmp_path, rows["#kept/a"]["id"]), 100)
     (finding,) = verify(tmp_path)
     assert finding["file"] == chunk_of(tmp_path, rows["#kept/a"]["id"]).relative_to(tmp_path).as_posix()
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("error", [StoreUnavailableError("no answer"), StoreRefusedError("no right")], ids=repr)
-async def test_a_store_that_does_not_answer_is_not_told_as_damage(tmp_path: Path, error: ServerError) -> None:
-    class Away(MemoryStorage):
-        async def read(self, name: str, *, offset: int, size: int) -> bytes:
-            raise error
-
-    chunk = ChunkInfo(chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1)), 9000)
-    with pytest.raises(type(error)):
-        await _verify_chunk(Verification(), Container(tmp_path / "0000"), Away(), chunk)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from millrace.cli.findings import Verification
 from millrace.cli.inspect import inspect_path
-from millrace.cli.verification import Verification, verify_folder
+from millrace.cli.verification import verify_folder
 from millrace.server.app import Server
 from millrace.server.errors import FolderVersionError
 from millrace.server.host.files import OsFileSystem

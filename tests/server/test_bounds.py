@@ -14,7 +14,7 @@ class Options:
 
 
 def test_the_unit_is_in_the_name() -> None:
-    sizes = ["file_size_bytes", "room_bytes_high"]
+    sizes = ["file_size_bytes", "room_bytes_high", "bytes_per_s_min"]
     durations = ["tick_s", "lease_s_max"]
     names = [*sizes, *durations, "is_set", "files_max", "bytesize", "_sum", "puts_per_s_max"]
 

@@ -13,6 +13,7 @@ from millrace.server.object_store import StoreUrl
 from millrace.server.object_store.cloud import CloudStore
 from tests.support.s3 import MotoServer
 from tests.support.servers import ENVIRONMENT_OF_BUSY, server_options
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,27 @@ def test_history_is_in_the_bucket_and_read_from_there(url: StoreUrl, tmp_path: P
     assert [key for key in keys if "/segments/" in key]
     assert [key for key in keys if not key.startswith("c0000/")] == ["cluster.json"]  # the probe has left nothing
     assert not (folder / "tier2").exists()
+
+
+def test_a_server_whose_lease_was_ended_says_so_and_exits_with_an_error(
+    url: StoreUrl, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Behaviour 91: whatever watches over the process sees that it was superseded."""
+
+    async def end_leases() -> None:
+        store = await CloudStore.connect(url, attempt_s=60.0)
+        await store.delete([each.key async for page in store.list("workers/") for each in page])
+
+    settings = {**ENVIRONMENT_OF_BUSY, "MILLRACE_STORE": str(url), "MILLRACE_OBJECTS_LEASE_S": "1"}
+    server = TestServer(tmp_path / "data", settings=settings)
+    server.start()
+    try:
+        asyncio.run(end_leases())
+        asyncio.run(until(lambda: not server.running))
+        assert server.stop() == 1
+    finally:
+        server.kill()
+    assert "its lease" in capfd.readouterr().err
 
 
 @pytest.mark.asyncio

@@ -17,6 +17,7 @@ from tests.support.clock import ManualClock
 from tests.support.folders import tmp_path
 from tests.support.measured_storage import Counts, MeasuredStorage
 from tests.support.protocol import Peer
+from tests.support.s3 import MotoServer
 from tests.support.servers import server_options
 from tests.support.storage import SCOPE, FaultyStorage
 from tests.support.waiting import PATIENCE_S
@@ -31,6 +32,27 @@ def options(folder: Path, **container: float) -> ServerOptions:
     defaults: ContainerOptions = replace(STORE.container, **container)  # type: ignore[arg-type]  # numbers, all of them
     wal = WalOptions(zero_fill=False, spare_files=1, files_max=8)
     return server_options(folder, container=defaults, cache=STORE.cache, wal=wal)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_start_makes_the_requests_that_are_stated(
+    moto: MotoServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Behaviour 95: those of the probe, above all. The first one finds nothing, and names the owner."""
+    bucket = moto.make_bucket()
+    for name, value in bucket.environment.items():
+        monkeypatch.setenv(name, value)
+    settings = replace(options(tmp_path), store=StoreUrl.parse(bucket.url))
+    counts: list[Counter[str]] = []
+    for _ in range(2):
+        moto.gate.clear()
+        async with Server(settings, clock=ManualClock()):
+            counts.append(moto.gate.counts.copy())
+
+    first, second = counts
+    assert first == Counter(PUT=46, GET=43, LIST=6, POST=2)
+    assert second == Counter(PUT=45, GET=44, LIST=4, POST=2)
 
 
 @pytest.mark.asyncio

@@ -62,6 +62,7 @@ class Browser:
         self._answers = os.fdopen(answer_out, "rb")
         self._number = 0
         self._session = ""
+        self._navigated = False
         self.complaints: list[str] = []
         targets = self._ask("Target.getTargets")["targetInfos"]
         (page,) = (each["targetId"] for each in targets if each["type"] == "page")
@@ -80,6 +81,14 @@ class Browser:
     def open(self, url: str) -> None:
         """Go to a page."""
         self._ask("Page.navigate", url=url)
+
+    def reload(self) -> None:
+        """Load the page once more; return when what is asked of it is answered by the new one."""
+        self._ask("Page.enable")
+        self._navigated = False
+        self._ask("Page.reload")
+        while not self._navigated:
+            self._heed(json.loads(self._answer()))
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression of JavaScript in the page."""
@@ -127,6 +136,8 @@ class Browser:
             self.complaints.append(f"{told['entry']['text']} {told['entry'].get('url', '')}")
         elif event.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(told["exceptionDetails"])[:2000])
+        elif event.get("method") == "Page.frameNavigated":
+            self._navigated = True
 
     def _answer(self) -> bytes:
         parts = bytearray()

@@ -16,6 +16,7 @@ class ManualClock:
     def __init__(self, *, monotonic_s: float = 1000.0, unix_us: int = 1_700_000_000_000_000) -> None:
         self._lock = threading.Lock()
         self._monotonic_s = monotonic_s
+        self._suspended_s = 0.0
         self._unix_us = unix_us
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._timeouts: list[tuple[float, int, asyncio.Timeout]] = []
@@ -26,6 +27,10 @@ class ManualClock:
     def monotonic_s(self) -> float:
         with self._lock:
             return self._monotonic_s
+
+    def elapsed_s(self) -> float:
+        with self._lock:
+            return self._monotonic_s + self._suspended_s
 
     def unix_us(self) -> int:
         with self._lock:
@@ -61,6 +66,12 @@ class ManualClock:
         """Move the wall clock alone, either way."""
         with self._lock:
             self._unix_us += duration_us
+
+    def suspend(self, duration_s: float) -> None:
+        """Let the machine sleep: its monotonic clock stands still, and nobody wakes."""
+        with self._lock:
+            self._suspended_s += duration_s
+            self._unix_us += round(duration_s * 1e6)
 
     def move(self, duration_s: float) -> None:
         """Move both clocks on and wake those that have slept enough, in order; call it in the loop of the sleepers."""

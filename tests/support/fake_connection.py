@@ -10,7 +10,7 @@ from millrace.client.transport.answers import Subscriber
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.client_guard import ClientGuard
 from millrace.client.transport.connection import Connection
-from millrace.model.address import Address
+from millrace.model.address import Address, Addresses
 from millrace.model.errors import MillraceError
 from millrace.wire import messages as m
 from millrace.wire.client_session import Piece
@@ -103,7 +103,7 @@ class FakeServer:
         self.down: MillraceError | None = None
         self.connections: list[FakeConnection] = []
         self.channel = Channel(
-            Address("fake", 1),
+            Addresses((Address("fake", 1),)),
             options or ClientOptions(),
             ClientGuard(),
             clock=self.clock,
@@ -116,7 +116,7 @@ class FakeServer:
         """The last one that was made."""
         return self.connections[-1]
 
-    async def _connect(self, address: Address, options: ClientOptions, session_id: bytes) -> Connection:
+    async def _connect(self, address: Addresses, options: ClientOptions, session_id: bytes) -> Connection:
         del address, options, session_id
         if self.down is not None:
             raise self.down

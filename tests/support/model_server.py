@@ -16,7 +16,7 @@ from millrace.client.options import ClientOptions
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.client_guard import ClientGuard
 from millrace.client.transport.connection import Connection
-from millrace.model.address import Address
+from millrace.model.address import Address, Addresses
 from millrace.model.event_block import unpack_block
 from millrace.model.key_range import KeyRange, equal_ranges
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
@@ -148,7 +148,7 @@ class ModelServer:
     def channel(self) -> Channel:
         """Return a channel to this server; inside a running loop."""
         return Channel(
-            Address("model", 1),
+            Addresses((Address("model", 1),)),
             self.options,
             ClientGuard(),
             clock=self.clock,
@@ -156,12 +156,12 @@ class ModelServer:
             connect=self.connect,
         )
 
-    async def connect(self, address: Address, options: ClientOptions, session_id: bytes) -> Connection:
+    async def connect(self, address: Addresses, options: ClientOptions, session_id: bytes) -> Connection:
         """Fills the seam of `Channel`."""
         await asyncio.sleep(0)
         if self.down:
             raise ServerUnreachableError(str(address), "it is down")
-        connection = Connection(options, address, session_id)
+        connection = Connection(options, address.members[0], session_id)
         self.transports[session_id] = transport = FakeTransport(self, connection)
         connection.connection_made(transport)
         await connection.handshake()

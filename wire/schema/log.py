@@ -8,7 +8,8 @@ File header (64 bytes; the rest of its block is zero):
     offset  size  field             meaning
     0       4     magic             "MRWL"
     4       2     version           2
-    6       2     flags             1 = recycled: bytes after the last batch may be from an earlier use of the file
+    6       2     flags             1 = recycled: bytes after the last batch may be from an earlier use of the file;
+                                    2 = fence: the object ends an epoch of a log in an object store
     8       8     container_id      the container whose log this is
     16      16    server_id         identity of the data folder (a UUID)
     32      8     file_number       from 1, ascending; also in the name of the file
@@ -16,6 +17,10 @@ File header (64 bytes; the rest of its block is zero):
     48      8     sequence_floor    every batch of the file has a higher sequence
     56      4     reserved          0
     60      4     checksum          CRC-32C of bytes 0..60, in every version
+
+In an object store each batch is an object of its own, after a file header without the rest of its block. Its file
+number is the epoch of the owner, and its floor the last batch that the owner had acknowledged when it made the object.
+A fence is a header alone (`server/wal/log_objects.py`).
 
 Batch (`table` = 64 + 80 * run_count):
 
@@ -82,6 +87,9 @@ LOG_FILE_MAGIC: Final = int.from_bytes(b"MRWL", "little")
 LOG_FILE_VERSION: Final = 2
 LOG_FILE_RECYCLED: Final = 1
 """Flag of a file whose space was used before, under another salt."""
+LOG_FILE_FENCE: Final = 2
+"""Flag of an object that ends an epoch of a log in an object store, and is its header alone."""
+LOG_FILE_HEADER_SIZE_BYTES: Final = 64
 LOG_FILE_HEADER_BLOCK_BYTES: Final = 4096
 """Where the batches start: after the file header and the zeros that fill its block."""
 

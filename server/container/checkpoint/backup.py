@@ -15,7 +15,7 @@ under the name of another one, or of another container, is refused.
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -189,8 +189,10 @@ async def publish_copy(
     size: int,
     owner: LogOwner,
     part_size_bytes: int = PART_SIZE_BYTES,
-) -> None:
+) -> str:
     """Publish the copy of `size` bytes that `CheckpointStore.export` made, one part in memory at a time.
+
+    Returns what the names of its parts begin with.
 
     Args:
         version: of the checkpoint that was copied.
@@ -207,6 +209,7 @@ async def publish_copy(
         content = await asyncio.to_thread(checkpoints.read_copy, part_size_bytes, offset=index * part_size_bytes)
         part = CopyPart(version.sequence, version.container_epoch, number, index, part_count)
         await storage.publish(part.name, encode_part(part, content, replay_from=version.replay_from, owner=owner))
+    return CopyPart(version.sequence, version.container_epoch, number, 0, part_count).copy_name
 
 
 async def delete_old_copies(storage: ChunkStorage) -> None:
@@ -220,6 +223,24 @@ async def delete_old_copies(storage: ChunkStorage) -> None:
     names = {chunk.name for copy in kept for chunk in copy.parts}
     for chunk in chunks:
         if kept and chunk.name not in names and chunk.name < kept[-1].name:
+            await storage.delete(chunk.name)
+
+
+async def delete_copies_besides(names: Collection[str], storage: ChunkStorage, *, container_epoch_max: int) -> None:
+    """Delete the copies of these and earlier epochs, finished or not, but for some that are kept.
+
+    For a container that another server may have taken over meanwhile: its copies are of higher epochs.
+
+    Args:
+        names: of the copies that are kept, `CheckpointCopy.name`.
+        container_epoch_max: copies of higher epochs are kept, too.
+
+    Raises:
+        StorageError: some are left; the next call deletes them.
+    """
+    for chunk in await storage.list(CHECKPOINT_PREFIX):
+        part = parse_part_name(chunk.name)
+        if part is not None and part.container_epoch <= container_epoch_max and part.copy_name not in names:
             await storage.delete(chunk.name)
 
 

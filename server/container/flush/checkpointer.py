@@ -1,7 +1,11 @@
 """Stores checkpoints of a container, and publishes copies of them in tier 2.
 
     take the changes  ->  save them in one transaction           (one at a time: `_lock`)
-    export the file   ->  verify it  ->  publish it in parts     (checkpoints continue, but for the export)
+    export the file   ->  verify it  ->  publish it in parts  ->  let it count     (checkpoints continue after the
+                                                                                     export)
+
+Only a copy that counts (`Ownership.record_copy`) lets the log forget and chunks be deleted: one that was published by a
+server which does not know yet that another one has its container counts for nothing.
 
 Owns what the last checkpoint and its newest copy hold, and the file in which a copy is made. Does not own when either
 is due (`selector`), what becomes possible afterwards (`flusher`), nor the formats (`checkpoint/`).
@@ -12,12 +16,13 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.container.checkpoint.backup import publish_copy
+from millrace.server.container.checkpoint.backup import delete_copies_besides, delete_old_copies, publish_copy
 from millrace.server.container.checkpoint.checkpoint import CheckpointVersion
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.container import SegmentContainer
-from millrace.server.errors import CheckpointDamagedError, ShuttingDownError, StorageError
+from millrace.server.errors import CheckpointDamagedError, OwnerFencedError, ShuttingDownError, StorageError
+from millrace.server.ownership import CopyRecord, Ownership
 from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import LogOwner
 
@@ -45,7 +50,7 @@ class Checkpointer:
         container: its state is stored, as of the last batch that was applied.
         checkpoints: where to.
         storage: where copies go.
-        container_epoch: of this start, to begin with.
+        ownership: has the epoch of this start, and decides which copy counts.
         owner: whose container it is; stored in each copy.
     """
 
@@ -55,25 +60,27 @@ class Checkpointer:
         *,
         checkpoints: CheckpointStore,
         storage: ChunkStorage,
-        container_epoch: int,
+        ownership: Ownership,
         owner: LogOwner,
     ) -> None:
         self._container = container
         self._checkpoints = checkpoints
         self._storage = storage
-        self.container_epoch = container_epoch
+        self._ownership = ownership
         self._owner = owner
         self._clock = container.clock
         self._lock = asyncio.Lock()
         self._copy_count = 0
         self._copied: CheckpointVersion | None = None
+        # The copy that counted before the newest one, None if that is not known.
+        self._counted_before: CopyRecord | None = None
         # Set when the copy that is under way is to end: each has one, as its thread may outlive the wait for it.
         self._ending = threading.Event()
         # What is being saved, in a thread: it continues if whoever waits for it is cancelled.
         self._saving: asyncio.Task[None] | None = None
         # The newest stored checkpoint, None until one was stored under this epoch.
         self.saved: SavedCheckpoint | None = None
-        # The newest copy needs the log from here on: from its beginning if none was published since the start.
+        # The newest copy that counts needs the log from here on: from its beginning if none was made since the start.
         self.copy_replay_from = 1
         self.begun_s = self.copy_begun_s = self._clock.monotonic_s()
         self.copy_size_bytes = 0
@@ -88,12 +95,25 @@ class Checkpointer:
         """Whether a checkpoint was stored under the epoch: before that, nothing is published under it."""
         return self.saved is not None and self.saved.version.container_epoch == self.container_epoch
 
-    def raise_epoch(self) -> None:
-        """Continue under the next epoch, since somebody has published under this one.
+    @property
+    def container_epoch(self) -> int:
+        """Under which checkpoints are stored."""
+        return self._ownership.epoch
+
+    async def raise_epoch(self) -> None:
+        """Continue under a higher epoch, since somebody has published under this one.
 
         That is so if the container was started with an older checkpoint, which did not know of a later start.
+
+        Raises:
+            OwnerFencedError: another server has the container; the container knows it now.
+            StorageError: it is to be tried again.
         """
-        self.container_epoch += 1
+        try:
+            await self._ownership.raise_epoch()
+        except OwnerFencedError as error:
+            self._container.fenced(error)
+            raise
 
     async def checkpoint(self) -> None:
         """Store a checkpoint of the state as it is now.
@@ -132,7 +152,8 @@ class Checkpointer:
         To be called for one copy at a time.
 
         Raises:
-            StorageError: no copy was published.
+            OwnerFencedError: another server has the container; the container knows it now.
+            StorageError: no copy was published, or it is not known whether it counts.
         """
         checkpoints = self._checkpoints
         self._ending = ending = threading.Event()
@@ -144,7 +165,7 @@ class Checkpointer:
         try:
             await asyncio.to_thread(self._verify_copy, ending)
             self._copy_count += 1
-            await publish_copy(
+            name = await publish_copy(
                 self._storage,
                 checkpoints,
                 version=saved.version,
@@ -154,9 +175,39 @@ class Checkpointer:
             )
         finally:
             await asyncio.to_thread(checkpoints.remove_copy)
+        await self._let_count(name, saved.version)
         self._container.state.garbage.copy_published(saved.number)
         self.copy_replay_from = saved.version.replay_from
         self._copied = saved.version
+
+    async def _let_count(self, name: str, version: CheckpointVersion) -> None:
+        """Let a published copy be the one to start from. Raises like `copy`."""
+        if self._container.has_failed:
+            raise StorageError("the container has failed: its copies are not to count")
+        sequence, container_epoch, replay_from = version
+        before = self._ownership.copy
+        try:
+            await self._ownership.record_copy(
+                CopyRecord(name=name, sequence=sequence, container_epoch=container_epoch, replay_from=replay_from)
+            )
+        except OwnerFencedError as error:
+            self._container.fenced(error)
+            raise
+        self._counted_before = before
+
+    async def delete_old_copies(self) -> None:
+        """Delete the copies before the newest ones that count, after `copy`.
+
+        Raises:
+            StorageError: some are left; the next call deletes them.
+        """
+        counted, before = self._ownership.copy, self._counted_before
+        if not self._ownership.is_shared:
+            await delete_old_copies(self._storage)  # the names tell which they are
+        elif counted is not None and before is not None:
+            await delete_copies_besides(
+                {counted.name, before.name}, self._storage, container_epoch_max=counted.container_epoch
+            )
 
     def stop_copying(self) -> None:
         """End the verification of the copy that is under way at its next pause: a stop does not wait for it."""

@@ -4,12 +4,13 @@ A pass does what is due in that order, but for the recycling: that waits for a c
 long and is made beside the passes. A segment is flushed when it has enough unflushed bytes, when they are old enough,
 or when memory or the log run full; where flushes are paid for, no more of these than have to be. A chunk is published
 first; only then does the segment refer to it and drop its tail; a checkpoint then stores that; a copy of the checkpoint
-is published in tier 2; only then may the log forget. A crash between any two steps loses nothing and stores nothing
-twice: what the checkpoint does not know is replayed from the log and flushed again, and a chunk that no checkpoint
-knows is an orphan.
+is published in tier 2, and counts; only then may the log forget. A crash between any two steps loses nothing and stores
+nothing twice: what the checkpoint does not know is replayed from the log and flushed again, and a chunk that no
+checkpoint knows is an orphan.
 
 If tier 2 is full or cannot be reached, the flusher waits and the server continues: tail and log grow to their bounds,
-appends are throttled and then refused, and the flusher tries again.
+appends are throttled and then refused, and the flusher tries again. Checkpoints are stored meanwhile: they are on the
+disk, and let less of the log be replayed.
 
 Owns the order, the waits and the retries. Does not own the rules (`selector`), nor the steps (`uploader`,
 `checkpointer`), nor what may be deleted (`state.garbage`).
@@ -17,14 +18,15 @@ Owns the order, the waits and the retries. Does not own the rules (`selector`), 
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from millrace.server.container.checkpoint.backup import delete_old_copies
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import ChunkExistsError, ServerError
+from millrace.server.errors import ChunkExistsError, ServerError, StorageError
 from millrace.server.tier2 import ChunkStorage
 
 from .budget import FlushBudget
@@ -46,6 +48,8 @@ from .selector import (
 from .uploader import Uploader
 
 logger = logging.getLogger(__name__)
+
+Step = Callable[[], Coroutine[Any, Any, None]]
 
 RETRY_S: Final = 1.0
 DELETES_COUNT_MAX: Final = 128
@@ -102,16 +106,11 @@ class Flusher:
                 # One failing does not keep the others from being tried: a disk that is too full to flush is relieved by
                 # the deletes that follow a checkpoint.
                 for name, step in (
-                    ("flush", self._flush_due),
+                    ("flush", partial(self._beside_checkpoints, self._flush_due)),
                     ("checkpoint", self._checkpoint_due),
-                    ("delete", self._delete_some),
+                    ("delete", partial(self._beside_checkpoints, self._delete_some)),
                 ):
-                    try:
-                        await step()
-                    except (ServerError, OSError) as error:
-                        logger.warning(
-                            "background step failed step=%s retry_after_s=%.1f error=%s", name, RETRY_S, error
-                        )
+                    if not await self._succeeds(name, step):
                         has_failed = True
                 if self._copying is not None and self._copying.done():
                     # An error that is not of the storage ends this task, too.
@@ -154,10 +153,11 @@ class Flusher:
             StorageError: what was not done is tried again.
         """
         async with self._copy_lock:
+            self._check_sound()
             await self._checkpointer.copy()
             self._log.recycle(self._checkpointer.copy_replay_from - 1)
             self._container.room_changed()
-            await delete_old_copies(self._storage)
+            await self._checkpointer.delete_old_copies()
             await self._delete_due()
 
     async def copy_at_end(self) -> None:
@@ -175,16 +175,48 @@ class Flusher:
                 self._checkpointer.stop_copying()
 
     async def _upload(self, segments: list[Segment]) -> None:
+        self._check_sound()
         if not self._checkpointer.is_epoch_stored:
             # Nothing is published under an epoch before it is stored: the next start takes one above it.
             await self._checkpointer.checkpoint()
-            self._uploader.container_epoch = self._checkpointer.container_epoch
+        # Also if another checkpoint has stored it since it was raised.
+        self._uploader.container_epoch = self._checkpointer.container_epoch
         try:
             await self._uploader.upload(segments)
         except ChunkExistsError:
             if self._uploader.container_epoch == self._checkpointer.container_epoch:
-                self._checkpointer.raise_epoch()
+                await self._checkpointer.raise_epoch()
             raise
+
+    def _check_sound(self) -> None:
+        """Raise if the container has failed: it may be another server's, and tier 2 is not to be changed any more."""
+        if self._container.has_failed:
+            raise StorageError("the container has failed: nothing of it is stored or deleted any more")
+
+    async def _succeeds(self, name: str, step: Step) -> bool:
+        """Do a step; return whether the storage let it be done."""
+        try:
+            await step()
+        except (ServerError, OSError) as error:
+            logger.warning("background step failed step=%s retry_after_s=%.1f error=%s", name, RETRY_S, error)
+            return False
+        return True
+
+    async def _beside_checkpoints(self, step: Step) -> None:
+        """Do a step that asks tier 2, which may take long, and store the checkpoints that become due meanwhile."""
+        task = asyncio.get_running_loop().create_task(step(), name="step in tier 2")
+        try:
+            while not task.done():
+                age_s = self._clock.monotonic_s() - self._checkpointer.begun_s
+                with suppress(TimeoutError):
+                    async with self._clock.timeout(max(RETRY_S, self._options.checkpoint_interval_s - age_s)):
+                        await asyncio.wait([task])
+                if not task.done():
+                    await self._succeeds("checkpoint", self._checkpoint_due)
+            task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _flush_due(self) -> None:
         if segments := self._segments_due():
@@ -206,7 +238,7 @@ class Flusher:
         garbage = self._state.garbage
         names = islice(iter(garbage.take, None), count_max)
         count = 0
-        while some := list(islice(names, self._options.flushes_at_once)):
+        while not self._container.has_failed and (some := list(islice(names, self._options.flushes_at_once))):
             left = set(some)
             try:
                 results = await asyncio.gather(*map(self._storage.delete, some), return_exceptions=True)

@@ -313,9 +313,7 @@ class Uploader:
         )
 
         def encode() -> list[Buffer]:
-            for border, held in borders:
-                place = _place_before(index, border.offset)
-                index[place] = index[place].widened(held.event_times())
+            _add_event_times(index, borders)
             return encode_chunk(
                 chunk,
                 [piece.payload() if isinstance(piece, Extent) else piece for piece in payload],
@@ -364,6 +362,18 @@ def _add_distant(index: list[IndexEntry], entries: Iterable[IndexEntry]) -> None
         if entry.offset - before.offset >= SPACING_BYTES:
             wall_time_us = max(entry.wall_time_us, before.wall_time_us)
             index.insert(place + 1, IndexEntry(entry.offset, entry.events, wall_time_us))
+
+
+def _add_event_times(index: list[IndexEntry], borders: Iterable[Border]) -> None:
+    """Add the event times from each border on to the entry at or before it.
+
+    A thread that does so holds the interpreter, which the event loop wants, and large appends have a border for every
+    64 KiB. So the offsets are listed once, for a search that calls nothing: it takes half as long.
+    """
+    offsets = [entry.offset for entry in index]
+    for border, held in borders:
+        place = bisect_right(offsets, border.offset) - 1
+        index[place] = index[place].widened(held.event_times())
 
 
 def _place_before(index: list[IndexEntry], offset: int) -> int:

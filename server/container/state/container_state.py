@@ -85,9 +85,10 @@ class ContainerState:
     Args:
         stored: what the last checkpoint has.
         idle_bytes_max: idle segments, streams and writers take so much memory together.
+        is_shared: whether another server may take the container over, see `Ownership`.
     """
 
-    def __init__(self, stored: StoredState, *, idle_bytes_max: int = IDLE_BYTES_MAX) -> None:
+    def __init__(self, stored: StoredState, *, idle_bytes_max: int = IDLE_BYTES_MAX, is_shared: bool = False) -> None:
         self.next_id = stored.next_id
         # Those of clients. Nothing has such a number before it is used, so none is looked for in the archive.
         self.reserved_ids = IdRanges()
@@ -163,7 +164,7 @@ class ContainerState:
         self.unmerged: dict[int, Segment] = {}
         self._held: dict[int, Pins] = {}
         # Chunks that nothing refers to any more.
-        self.garbage = GarbageQueue()
+        self.garbage = GarbageQueue(is_shared=is_shared)
 
     def required(self, required: m.Required) -> Iterator[tuple[EntityCache[Any], Sequence[int | str]]]:
         """Yield the keys of what a message names, with a stream its segments, and the cache of each.

@@ -8,6 +8,9 @@ A chunk may be deleted only when nothing that a restart could start from still l
     COPY        it was written again elsewhere, of which no record tells (a small chunk, a merged segment, an orphan):
                 a copy of the checkpoint without it must be published first, or an older copy would lead to nothing
 
+Where another server may take over, it has a copy of the checkpoint and no log. So there CHECKPOINT is as COPY, and only
+a copy that counts (`Ownership.record_copy`) is a published one.
+
 Checkpoints are numbered from 1 in the order in which they begin. An entry waits for the first one that begins after it
 was added, or for a copy of that one or of a later one; so a checkpoint or a copy that fails needs no undoing.
 
@@ -31,11 +34,16 @@ class DeleteAfter(Enum):
 
 
 class GarbageQueue:
-    """Names of chunks to delete, by what they wait for. Not thread-safe: belongs to the event loop."""
+    """Names of chunks to delete, by what they wait for. Not thread-safe: belongs to the event loop.
 
-    __slots__ = ("_begun", "_copied", "_entries", "_stored")
+    Args:
+        is_shared: whether another server may take the container over, see `Ownership`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_begun", "_copied", "_entries", "_is_shared", "_stored")
+
+    def __init__(self, *, is_shared: bool = False) -> None:
+        self._is_shared = is_shared
         # By what must be durable, the oldest first: the name, and the number of the checkpoint that it waits for.
         self._entries: dict[DeleteAfter, deque[tuple[str, int]]] = {kind: deque() for kind in DeleteAfter}
         # Numbers of the checkpoint that began last, of the newest stored one, and of the newest in a published copy.
@@ -43,6 +51,8 @@ class GarbageQueue:
 
     def add(self, names: Iterable[str], *, delete_after: DeleteAfter) -> None:
         """Add chunks that nothing in memory refers to any more."""
+        if self._is_shared and delete_after is DeleteAfter.CHECKPOINT:
+            delete_after = DeleteAfter.COPY
         self._entries[delete_after].extend((name, self._begun + 1) for name in names)
 
     def checkpoint_begun(self) -> int:
@@ -56,7 +66,7 @@ class GarbageQueue:
         self._stored = number
 
     def copy_published(self, number: int) -> None:
-        """Note that a copy of that checkpoint is durable in tier 2."""
+        """Note that a copy of that checkpoint is durable in tier 2, and counts."""
         assert self._copied <= number <= self._stored
         self._copied = number
 

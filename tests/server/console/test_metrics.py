@@ -4,7 +4,7 @@ import asyncio
 import platform
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,10 @@ from millrace.server.console.metric_table import STATISTICS
 from millrace.server.host.metrics import Metrics
 from millrace.server.options import ServerOptions
 from millrace.server.settings import declared
+from tests.support.object_store import MemoryObjectStore
 from tests.support.scrapes import scrape, value_of
+from tests.support.servers import SMALL_WAL
+from tests.support.sites import Site
 
 UNITS = ("seconds", "bytes", "ratio", "info")
 NOT_UNITS = ("s", "ms", "us", "milliseconds", "microseconds", "kb", "mb", "kib", "mib", "percent", "minutes", "hours")
@@ -67,15 +70,37 @@ def test_a_help_names_settings_that_exist(setting: str) -> None:
 
 @pytest.mark.asyncio
 async def test_every_number_of_the_statistics_is_declared(tmp_path: Path) -> None:
-    async with Server(ServerOptions(data_folder=tmp_path, listen=Address("127.0.0.1", 0), console=None)) as server:
-        numbers = {
+    """Of a server whose log is in files, and of one whose log is in the object store."""
+    numbers = set()
+    local, remote = Site(tmp_path / "local", MemoryObjectStore()), remote_site(tmp_path / "remote")
+    for site in (local, remote):
+        await site.start()
+        numbers |= {
             (part, item.name)
-            for part, record in server.statistics().items()
+            for part, record in site.server.statistics().items()
             for item in fields(record)
             if isinstance(getattr(record, item.name), bool | int | float)
         }
+        await site.stop()
 
     assert numbers == set(STATISTICS)
+
+
+@pytest.mark.asyncio
+async def test_a_log_in_the_store_has_metrics_of_its_own(tmp_path: Path) -> None:
+    site = remote_site(tmp_path)
+    await site.start()
+    await site.stored(b"acknowledged")
+    registry = metrics.registry_of(Metrics(), statistics=site.server.statistics, health=site.server.health)
+    names = {family.name for family in registry.collect()}
+    await site.stop()
+
+    assert {"millrace_wal_objects", "millrace_wal_puts_in_flight", "millrace_wal_fullness_ratio"} <= names
+    assert "millrace_wal_full_files" not in names
+
+
+def remote_site(folder: Path) -> Site:
+    return Site(folder, MemoryObjectStore(), wal=replace(SMALL_WAL, place="object"))
 
 
 def test_it_says_what_runs(families: dict[str, Metric]) -> None:

@@ -81,7 +81,7 @@ def test_the_token_is_asked_for_until_it_is_right_and_is_kept_for_the_tab(runnin
         assert browser.evaluate("location.href").endswith("/")
         assert browser.evaluate("[localStorage.length, document.cookie]") == [0, ""]
         # It did not ask again: the token is still there when the page is loaded once more.
-        browser.evaluate("location.reload()")
+        browser.reload()
         browser.wait_for("document.querySelector('#streams')?.innerText.includes('no stream')")
         addresses = browser.evaluate("performance.getEntriesByType('resource').map((entry) => entry.name)")
         assert addresses

@@ -16,6 +16,7 @@ from millrace.server.errors import SegmentDamagedError, SegmentNotFoundError, Se
 from millrace.server.host.clock import SystemClock
 from millrace.server.object_store.url import StoreUrl
 from millrace.server.options import ServerOptions
+from millrace.server.ownership import FolderOwnership
 from millrace.server.tier2 import ChunkId, ChunkRecord, IndexEntry, chunk_name, encode_chunk, times_of
 from millrace.wire.limits import KIB
 from tests.server.container.states import new_state
@@ -175,6 +176,7 @@ async def test_a_read_under_which_the_chunks_go_tells_why(
         reader=reader,
         options=ContainerOptions(),
         clock=SystemClock(),
+        ownership=FolderOwnership(1),
     )
     with pytest.raises(error):
         await container.reads.read(segment, offset, 50)

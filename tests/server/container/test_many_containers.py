@@ -18,6 +18,7 @@ from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
+from millrace.server.ownership import FolderOwnership
 from millrace.server.tier2 import ChunkId, ScopedStorage, chunk_name
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
@@ -60,7 +61,7 @@ class Home:
         return ContainerEnvironment(
             container=self.number if number is None else number,
             server_id=uuid.UUID(int=7),
-            epoch=await next_epoch(checkpoints, storage),
+            ownership=FolderOwnership(await next_epoch(checkpoints, storage)),
             checkpoints=checkpoints,
             storage=storage,
             make_log=lambda: MemoryLog(self.log, clock=self.clock),
@@ -185,6 +186,6 @@ async def test_the_checkpoint_of_another_container_and_an_epoch_of_the_past_are_
     with pytest.raises(StorageError, match="belongs to container 3, not to container 4"):
         await open_container(await home.environment(cache, number=4))
     with pytest.raises(StorageError, match="was saved in epoch 2, and this start has epoch 2 only"):
-        await open_container(replace(await home.environment(cache), epoch=2))
+        await open_container(replace(await home.environment(cache), ownership=FolderOwnership(2)))
     assert home.files.content(home.path) == saved
     await cache.close()

@@ -17,7 +17,7 @@ from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.running import OpenContainer
+from millrace.server.container.running import FLUSH_SHARE, OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
@@ -199,6 +199,41 @@ async def test_an_orderly_stop_leaves_a_copy_of_everything_where_copies_are_made
     async with opened(tmp_path / "new", storage=storage, clock=clock, options=options) as container:
         names = [segment.name for segment in container.container.state.segments.values()]
         assert names == (["raw/a"] if copy_interval_s else [])
+
+
+@pytest.mark.asyncio
+async def test_a_stop_says_what_a_store_did_not_take_in_time_and_stores_a_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behaviour 45: the log keeps it, and the next start replays no more than that."""
+
+    class Stuck(FaultyStorage):
+        async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
+            waits.set()
+            await super().publish(name, pieces)
+
+    waits, storage, clock = asyncio.Event(), Stuck(), ManualClock()
+    options = server_options(tmp_path)
+    server = Server(options, storage=storage, clock=clock)
+    await server.start()
+    async with await Peer.connect(server.address) as peer:
+        segment_ids = [await peer.create_segment(f"raw/{number}") for number in range(3)]
+        for segment_id in segment_ids:
+            await peer.store(segment_id, b"x" * 100)
+    assert server._open is not None
+    sequence = server._open.container.state.sequence
+    storage.open.clear()
+    stopping = asyncio.ensure_future(server.stop())
+    async with asyncio.timeout(PATIENCE_S):
+        await waits.wait()
+        clock.move(0.9 * FLUSH_SHARE * options.shutdown_s + 0.1)
+        await stopping
+    assert "segments_left=3 tail_bytes=" in caplog.text
+    storage.open.set()
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        assert server._open is not None
+        assert server._open.summary.checkpoint_sequence >= sequence
+        assert [await peer.read_all(segment_id) for segment_id in segment_ids] == [b"x" * 100] * 3
 
 
 @pytest.mark.asyncio

@@ -145,7 +145,10 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(tmp_path: Path) 
 
 
 @pytest.mark.asyncio
-async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_stored_before", [False, True], ids=["by the flush", "by a checkpoint before it"])
+async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(
+    tmp_path: Path, is_stored_before: bool
+) -> None:
     """Behaviour 85: nothing newer proves that it was used, but a chunk is there when one of that name is published."""
     storage = FaultyStorage()
     options = server_options(tmp_path, container=QUIET)
@@ -170,6 +173,8 @@ async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(
         assert server._open.environment.epoch == epoch
         with pytest.raises(ChunkExistsError):
             await server._open.flusher.flush()
+        if is_stored_before:
+            await server._open.flusher.checkpoint()
         await saved_and_copied(server)
         (chunk,) = server._open.container.segment(segment_id).chunks
         assert f"c0000/{chunk.name}" != taken

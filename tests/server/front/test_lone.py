@@ -42,7 +42,8 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     files = WatchedFiles()
     wal = replace(SMALL_WAL, lone_size_bytes_max=KIB)
     async with (
-        Server(server_options(tmp_path, wal=wal), files=files) as server,
+        # The clock of the files: a sync that is slow on a busy machine would make the log thread write the next ones.
+        Server(server_options(tmp_path, wal=wal), clock=files.clock, files=files) as server,
         await Peer.connect(server.address) as peer,
     ):
         made = Scene(server, files, peer, await peer.create_segment("raw/a"))

@@ -13,6 +13,7 @@ def test_the_clock_of_the_machine_tells_both_times() -> None:
     before = time.monotonic()
     assert before <= clock.monotonic_s() <= time.monotonic()
     assert abs(clock.unix_us() - time.time() * 1e6) < 5e6
+    assert clock.elapsed_s() <= clock.elapsed_s()
 
 
 @pytest.mark.asyncio

@@ -167,7 +167,12 @@ def test_all_mistakes_are_told_at_once(write: Write) -> None:
         ("MILLRACE_WAL_FILES_MAX", "", "MILLRACE_WAL_FILES_MAX is ''; it must be a whole number"),
         ("MILLRACE_WAL_FILE_SISE", "1", "did you mean MILLRACE_WAL_FILE_SIZE_BYTES?"),
         ("MILLRACE_WALL_FILES_MAX", "1", "did you mean MILLRACE_WAL_FILES_MAX?"),
-        ("MILLRACE_WAL", "{}", "MILLRACE_WAL in the environment is not a setting; `millrace settings` lists them"),
+        ("MILLRACE_WAL", "{}", "did you mean MILLRACE_WAL_PLACE?"),
+        (
+            "MILLRACE_WAL_WHATEVER_IT_IS",
+            "1",
+            "MILLRACE_WAL_WHATEVER_IT_IS in the environment is not a setting; `millrace settings` lists them",
+        ),
         ("MILLRACE_CONFIG", "/nowhere/x.toml", "/nowhere/x.toml: there is no such file of settings"),
     ],
 )

@@ -99,7 +99,10 @@ async def test_a_kill_or_power_loss_leaves_all_or_nothing(
                     if place == len(disks) - 1 and seed is None:
                         assert is_committed
     assert TransactionState.COMMITTED in states
-    assert (TransactionState.OPEN in states) == (batch_size < 64 * 1024)
+    if batch_size < 64 * 1024:
+        assert TransactionState.OPEN in states
+    elif container is QUIET:  # else what was idle may have to be fetched from disk, between two requests of it
+        assert TransactionState.OPEN not in states
 
 
 async def test_a_failed_sync_fails_all_of_it(tmp_path: Path, files: MemoryFileSystem) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model.block_packing import pack_block
-from millrace.server.tier2 import ANY_TIMES, NO_TIMES, EventTimes, event_times
+from millrace.server.tier2 import ANY_TIMES, NO_TIMES, EventTimes, IndexEntry, event_times, times_of
 
 TIMES = st.integers(-(2**40), 2**40)
 
@@ -39,8 +39,23 @@ def test_a_block_that_is_cut_off_may_hold_anything(size: int) -> None:
 
 
 @given(st.lists(st.tuples(TIMES, TIMES), max_size=4))
-def test_no_times_and_any_times_are_the_ends_of_the_union(pairs: list[tuple[int, int]]) -> None:
-    for pair in pairs:
-        times = EventTimes(min(pair), max(pair))
-        assert times.union(NO_TIMES) == NO_TIMES.union(times) == times
-        assert times.union(ANY_TIMES) == ANY_TIMES
+def test_an_entry_and_an_index_have_the_times_of_all_that_they_cover(pairs: list[tuple[int, int]]) -> None:
+    every = [EventTimes(min(pair), max(pair)) for pair in pairs]
+    least = min((times.min_us for times in every), default=NO_TIMES.min_us)
+    greatest = max((times.max_us for times in every), default=NO_TIMES.max_us)
+    entry = IndexEntry(7, 3, 5)
+    assert entry.event_times() == NO_TIMES
+    for times in every:
+        entry = entry.widened(times)
+    assert entry == (7, 3, 5, least, greatest)
+    assert times_of([IndexEntry(number, number, 5).widened(times) for number, times in enumerate(every)]) == (
+        least,
+        greatest,
+    )
+
+
+@given(TIMES, TIMES)
+def test_no_times_add_nothing_and_any_times_are_all(one: int, other: int) -> None:
+    entry = IndexEntry(7, 3, 5).widened(EventTimes(min(one, other), max(one, other)))
+    assert entry.widened(NO_TIMES) == entry
+    assert entry.widened(ANY_TIMES).event_times() == ANY_TIMES

@@ -13,6 +13,7 @@ from millrace.server.container.checkpoint.backup import (
     CheckpointCopy,
     CopyPart,
     decode_part,
+    delete_copies_besides,
     delete_old_copies,
     encode_part,
     parse_part_name,
@@ -139,6 +140,24 @@ async def test_old_copies_go_and_so_do_those_never_finished(store: CheckpointSto
     assert len(kept) == COPIES_KEPT
     assert [copy.name[-1] for copy in kept] == ["3", "5"]
     assert len(await storage.list("checkpoints/")) == sum(len(copy.parts) for copy in kept)
+
+
+@pytest.mark.asyncio
+async def test_all_copies_go_but_those_that_count_and_those_of_later_owners() -> None:
+    """Behaviour 91: a newer name says nothing, as a superseded server may have published it."""
+    storage = FaultyStorage()
+    at = {
+        (sequence, epoch): replace(PART, sequence=sequence, container_epoch=epoch)
+        for sequence in (5, 6, 7)
+        for epoch in (1, 2, 3)
+    }
+    for part in at.values():
+        await storage.publish(part.name, [b"a part"])
+
+    await delete_copies_besides({at[5, 1].copy_name, at[6, 2].copy_name}, storage, container_epoch_max=2)
+
+    kept = [at[5, 1], at[6, 2], at[5, 3], at[6, 3], at[7, 3]]
+    assert sorted(part.name for part in kept) == [chunk.name for chunk in await storage.list("checkpoints/")]
 
 
 @pytest.mark.parametrize(

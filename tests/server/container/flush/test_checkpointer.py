@@ -119,7 +119,7 @@ async def test_a_save_that_nobody_waits_for_is_not_made_after_a_newer_one(tmp_pa
                 server._open.container,
                 checkpoints=store,
                 storage=environment.storage,
-                container_epoch=environment.epoch,
+                ownership=environment.ownership,
                 owner=environment.owner,
             )
             await peer.create_segment("raw/a")

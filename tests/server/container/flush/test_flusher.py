@@ -20,11 +20,15 @@ from millrace.server.container.checkpoint.backup import (
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import StorageError
-from millrace.server.tier2 import ChunkInfo
+from millrace.server.object_store import ObjectStoreOptions, RetryingStore
+from millrace.server.tier2 import ChunkInfo, ObjectStorage
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
+from tests.support.clock import ManualClock
 from tests.support.databases import FaultyDatabases
+from tests.support.faulty_store import Fault, FaultyStore
+from tests.support.object_store import MemoryObjectStore
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
 from tests.support.storage import SCOPE, FaultyStorage
@@ -265,6 +269,51 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
         assert sorted(storage.deleted) == sorted(old)
         assert len(storage.names()) == 1
         assert await peer.read_all(kept) == b"k" * 100 + b"K" * 100
+
+
+@pytest.mark.asyncio
+async def test_a_checkpoint_does_not_wait_for_a_store_that_does_not_answer(tmp_path: Path) -> None:
+    """Behaviour 44: it is on the disk, and the next start replays less of the log."""
+    clock, storage = ManualClock(), FaultyStorage()
+    options = server_options(tmp_path, container=replace(QUIET, flush_size_bytes=KIB, checkpoint_interval_s=10.0))
+    async with (
+        Server(options, storage=storage, clock=clock) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        flusher = flusher_of(server)
+        segment_id = await peer.create_segment("raw/a")
+        storage.open.clear()
+        await peer.store(segment_id, bytes(2 * KIB))
+        await until(flusher._uploader._lock.locked)
+        saved = flusher._checkpointer.saved
+        async with asyncio.timeout(PATIENCE_S):
+            while flusher._checkpointer.saved == saved:
+                clock.move(1.0)
+                await peer.info(segment_id)
+        assert segment_of(server, segment_id).tail
+        storage.open.set()
+        await flushed(server, peer, segment_id)
+
+
+@pytest.mark.asyncio
+async def test_a_store_that_is_busy_for_long_ends_no_flusher(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Behaviour 92: a step fails then, and is done later."""
+    clock, faulty = ManualClock(), FaultyStore(MemoryObjectStore())
+    retrying = RetryingStore(faulty, ObjectStoreOptions(patience_s=0.0))
+    options = server_options(tmp_path, container=replace(QUIET, flush_size_bytes=KIB))
+    async with (
+        Server(options, storage=ObjectStorage(retrying, puts_count_max=16), clock=clock) as server,
+        await Peer.connect(server.address) as peer,
+    ):
+        faulty.fail("create", *[Fault.BUSY] * 5)
+        segment_id = await peer.create_segment("raw/a")
+        await peer.store(segment_id, b"x" * 2 * KIB)
+        async with asyncio.timeout(PATIENCE_S):
+            while segment_of(server, segment_id).tail:
+                clock.move(1.0)
+                await peer.info(segment_id)
+        assert await peer.read_all(segment_id) == b"x" * 2 * KIB
+    assert caplog.text.count("background step failed step=flush") == 5
 
 
 @pytest.mark.asyncio

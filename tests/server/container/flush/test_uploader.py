@@ -16,6 +16,7 @@ from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import SegmentDamagedError, StorageError
+from millrace.server.ownership import FolderOwnership
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.container.extents import extent
@@ -38,7 +39,12 @@ class Tier2:
         self.state = new_state()
         reader = CatchUpReader(storage=self.storage, cache=PageCache(CacheOptions()))
         self.container = SegmentContainer(
-            state=self.state, log=MemoryLog(LogMedium()), reader=reader, options=options, clock=ManualClock()
+            state=self.state,
+            log=MemoryLog(LogMedium()),
+            reader=reader,
+            options=options,
+            clock=ManualClock(),
+            ownership=FolderOwnership(1),
         )
         self.uploader = Uploader(self.container, storage=self.storage, container_epoch=1, page_size_bytes=KIB)
         self.segment = self.another()

@@ -47,6 +47,16 @@ def test_what_was_written_again_waits_for_a_copy_of_such_a_checkpoint() -> None:
     assert (taken(queue), queue.waits_for_copy) == (["a"], False)
 
 
+def test_where_another_server_may_take_over_what_the_log_gave_up_waits_for_a_copy_too() -> None:
+    """Behaviour 90: it would start from the copy alone."""
+    queue = GarbageQueue(is_shared=True)
+    queue.add(["a"], delete_after=DeleteAfter.CHECKPOINT)
+    queue.checkpoint_stored(queue.checkpoint_begun())
+    assert (taken(queue), queue.waits_for_checkpoint, queue.waits_for_copy) == ([], False, True)
+    queue.copy_published(1)
+    assert taken(queue) == ["a"]
+
+
 def test_what_could_not_be_deleted_is_tried_again() -> None:
     queue = GarbageQueue()
     queue.add(["a", "b"], delete_after=DeleteAfter.NOW)
@@ -59,9 +69,11 @@ def test_what_could_not_be_deleted_is_tried_again() -> None:
 class Deletions(RuleBasedStateMachine):
     """Checkpoints and copies that succeed or fail in any order: what was deleted is in none of those in use."""
 
+    is_shared = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.queue = GarbageQueue()
+        self.queue = GarbageQueue(is_shared=self.is_shared)
         self.count = 0
         # Chunks that the state refers to, and those of the checkpoint under way, the stored one, and the copies.
         self.live: set[str] = set()
@@ -128,7 +140,8 @@ class Deletions(RuleBasedStateMachine):
     @invariant()
     def nothing_in_use_is_deleted(self) -> None:
         assert not self.deleted & (self.live | self.stored[1])
-        assert not self.deleted & self.copied - self.log_gave_up
+        # Who takes over has no log to give it up again.
+        assert not self.deleted & (self.copied if self.is_shared else self.copied - self.log_gave_up)
 
     def teardown(self) -> None:
         if self.running is not None:
@@ -140,5 +153,13 @@ class Deletions(RuleBasedStateMachine):
         assert not any(waiting(self.queue, each) for each in DeleteAfter)
 
 
+class SharedDeletions(Deletions):
+    """The same where another server may take over: behaviour 90."""
+
+    is_shared = True
+
+
+SharedDeletions.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+TestSharedDeletions = SharedDeletions.TestCase
 Deletions.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestDeletions = Deletions.TestCase

@@ -1,0 +1,51 @@
+"""The log of a container in an object store, read without claiming it: a server may write to it meanwhile."""
+
+import asyncio
+from typing import Final
+
+from millrace.server.container.ids import scope_of
+from millrace.server.ownership import Manifest, read_manifest
+from millrace.server.wal import LOG_PREFIX, AcceptedLoss, Damage, LogOwner, ObjectRecovery, RecoveredBatch
+
+from .tier2 import opened_store
+
+PASSES_COUNT_MAX: Final = 5
+
+
+def read_remote_log(
+    url: str, manifest: Manifest, *, owner: LogOwner | None, from_sequence: int, accepted: AcceptedLoss
+) -> tuple[ObjectRecovery, list[RecoveredBatch | Damage]]:
+    """Return a log as it is now, all of it in memory, and how reading it ended. Nothing is closed or deleted. Blocks.
+
+    A server deletes what is not needed any more, as its manifest says first. So what is missing counts as damage only
+    if the manifest says afterwards that it is needed.
+
+    Args:
+        manifest: says where the log is, as far as is known.
+        from_sequence, accepted: as of `Log.recover`.
+
+    Raises:
+        FolderVersionError: it is the log of another server, or another version wrote it.
+        StorageError: the store does not answer.
+    """
+
+    async def run(manifest: Manifest) -> tuple[ObjectRecovery, list[RecoveredBatch | Damage]]:
+        async with opened_store(url) as store:
+            for _ in range(PASSES_COUNT_MAX):
+                assert manifest.log is not None
+                recovery = ObjectRecovery(
+                    store,
+                    f"{scope_of(manifest.container)}{LOG_PREFIX}",
+                    epochs=manifest.log.epochs,
+                    from_sequence=manifest.log.from_sequence,
+                    owner=owner,
+                    closes=False,
+                )
+                items = [item async for item in recovery.batches(from_sequence, accepted=accepted)]
+                newer = await read_manifest(store, manifest.container, url=url)
+                if not recovery.report.damages or newer is None or newer.manifest.log == manifest.log:
+                    break
+                manifest = newer.manifest
+            return recovery, items
+
+    return asyncio.run(run(manifest))

@@ -1,0 +1,186 @@
+"""Where the history of a server is, and its right to change it: in its data folder, or in an object store.
+
+    open     own the data folder; with a store, probe that, see that its prefix is ours, and put a lease there
+    claim    take a container, at each start of it: the lock of the folder is enough, or its manifest is changed
+    close    give back what was taken, so that the next owner need not wait
+
+The lease is renewed all the time in between, also while a container is closed and opened again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from millrace.server.host.clock import Clock
+from millrace.server.host.files import FileSystem
+from millrace.server.host.metrics import Metrics
+from millrace.server.host.supervisor import Supervisor
+
+from .errors import OwnerFencedError, ServerError
+from .folder import DataFolder, open_folder
+from .object_store import ObjectStore, StoreMonitor, StoreUrl, claim, find_owner, open_store
+from .options import ServerOptions
+from .ownership import FolderOwnership, Ownership, Worker, WorkerLease, claim_container
+from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
+
+logger = logging.getLogger(__name__)
+
+
+class History:
+    """The history of one server while it runs. Belongs to one event loop.
+
+    Args:
+        options: of the server.
+        on_fenced: called once another server has taken over: nothing may be changed any more.
+        on_failure: called with name and error if the lease cannot be renewed for a reason that is not handled.
+        storage: tier 2 in place of that in the folder, closed with this.
+        store: the object store in place of the one that the URL names, closed with this.
+
+    Attributes:
+        fence: that another server has taken over; None as far as is known.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        *,
+        files: FileSystem,
+        clock: Clock,
+        metrics: Metrics,
+        monitor: StoreMonitor,
+        on_fenced: Callable[[OwnerFencedError], None],
+        on_failure: Callable[[str, BaseException], None],
+        storage: ChunkStorage | None = None,
+        store: ObjectStore | None = None,
+    ) -> None:
+        self._options = options
+        self._files = files
+        self._clock = clock
+        self._monitor = monitor
+        self._on_fenced = on_fenced
+        self._storage = storage
+        self._given_store = store
+        self._folder: DataFolder | None = None
+        self._lease: WorkerLease | None = None
+        self._store: ObjectStore | None = None
+        self._ownership: Ownership | None = None
+        self.fence: OwnerFencedError | None = None
+        # Apart from the tasks of the server, which end before its container does.
+        self._supervisor = Supervisor(metrics=metrics, on_failure=on_failure)
+
+    @property
+    def folder(self) -> DataFolder:
+        """The data folder, once it is open."""
+        assert self._folder is not None
+        return self._folder
+
+    @property
+    def storage(self) -> ChunkStorage:
+        """Tier 2 of all containers, once it is open."""
+        assert self._storage is not None
+        return self._storage
+
+    @property
+    def store(self) -> ObjectStore | None:
+        """The object store, once it is open; None without one. Closed with this."""
+        return self._store
+
+    async def open(self) -> None:
+        """Own the data folder and, where one is set, the part of an object store where its history is.
+
+        Whatever comes of it, `close` gives back what was taken.
+
+        Raises:
+            ConfigurationError: the folder or the store cannot be used, or is that of another server.
+            StorageError: the store does not answer, or does not let us in.
+        """
+        options = self._options
+        if options.store is not None:
+            await self._open_store(options.store)
+            return
+        self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
+        self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
+
+    async def _open_store(self, url: StoreUrl) -> None:
+        options, clock = self._options, self._clock
+        store = await open_store(url, options.objects, clock=clock, monitor=self._monitor, store=self._given_store)
+        self._store = store
+        self._storage = ObjectStorage(store, puts_count_max=options.objects.puts_count_max)
+        # Where all is in the store, a new folder continues what is there.
+        server_id = await find_owner(store, url) if options.has_remote_log else None
+        folder = await asyncio.to_thread(
+            open_folder, self._files, options.data_folder, store=str(url), server_id=server_id
+        )
+        self._folder = folder
+        await claim(store, url, server_id=folder.server_id, is_new=folder.is_new)
+        worker = await asyncio.to_thread(Worker.in_folder, folder.path, clock=clock)
+        lease = WorkerLease(
+            store, worker, url=str(url), lease_s=options.objects.lease_s, clock=clock, on_fenced=self.fenced
+        )
+        await lease.start()
+        self._lease = lease
+        self._supervisor.start(lease.run(), name="lease")
+
+    async def claim(self, number: int, next_epoch: int, *, discard: Callable[[], None]) -> Ownership:
+        """Take a container for one start of it.
+
+        Args:
+            number: of the container.
+            next_epoch: above all that the folder and tier 2 know of.
+            discard: see `container.local.Claim`.
+
+        Raises:
+            ConfigurationError: another server has it, or has had it since; says which.
+            OwnerFencedError: another server has taken over all that this one had.
+            StorageError: the store does not answer.
+        """
+        if self._lease is None:
+            return FolderOwnership(next_epoch)
+        self._ownership = await claim_container(
+            self._lease,
+            number,
+            files=self._files,
+            folder=self.folder.container(number),
+            server_id=self.folder.server_id,
+            next_epoch=next_epoch,
+            has_remote_log=self._options.has_remote_log,
+            discard=discard,
+        )
+        return self._ownership
+
+    async def close(self, *, release_s: float) -> None:
+        """Give back what was taken; to be called after the container has ended, also if `open` failed.
+
+        Args:
+            release_s: how long the store may take to note it. After that the next owner has to wait for the lease.
+        """
+        if self._lease is not None and self.fence is None:
+            try:
+                async with self._clock.timeout(release_s):
+                    await self._release(self._lease)
+            except (ServerError, TimeoutError) as error:
+                logger.warning("not released, the next owner has to wait for the lease error=%r", error)
+        await self._supervisor.stop()
+        if self._storage is not None:
+            await self._storage.close()
+        if self._folder is not None:
+            self._folder.lock.close()
+
+    def fenced(self, error: OwnerFencedError) -> None:
+        """Take notice, once, that another server has taken over."""
+        if self.fence is None:
+            self.fence = error
+            self._on_fenced(error)
+
+    def health(self) -> str:
+        """Return what is wrong with the store or the lease, empty if nothing is. May be asked in any thread."""
+        problems = [self._monitor.health()]
+        if self._lease is not None and (age_s := self._lease.statistics().age_s) > self._lease.lease_s:
+            problems.append(f"the lease was not renewed for {age_s:.0f} s: another server may take over")
+        return "; ".join(filter(None, problems))
+
+    async def _release(self, lease: WorkerLease) -> None:
+        if self._ownership is not None:
+            await self._ownership.release()
+        await self._supervisor.stop()  # a lease that is renewed would be there again
+        await lease.release()

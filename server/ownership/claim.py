@@ -1,0 +1,520 @@
+"""Claiming a container in an object store, and what its owner may do then.
+
+In this order, at each start of a container:
+
+1. The manifest is read. If there is none, this folder must not have claimed one: else the history is gone, or the
+   bucket is a wrong one.
+2. Its newest claim must be known to the folder (`folder_claim`). Another one was made by another folder, which has
+   acknowledged events that are not in this one. If the log is in the store, they are there, and any folder can claim
+   the container; but what one keeps that does not know the newest claim is discarded first.
+3. It must have no owner that lives. Processes in one folder follow one another, as it is locked; the lease of any other
+   owner is watched (`lease`). If it is silent it is ended, so that its owner learns of it.
+4. The new claim is written into the folder, then into the manifest, by compare-and-swap: of any number of claimants one
+   succeeds, and the others start over.
+
+A crash between any two steps leaves a folder that can claim the container, or that knows that it must not.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OwnedElsewhereError,
+    OwnerFencedError,
+    StorageError,
+    StoreUnavailableError,
+    StoreUnfitError,
+)
+from millrace.server.host.files import FileSystem
+from millrace.server.object_store import ObjectStore
+
+from .fields import utc_text
+from .folder_claim import NO_CLAIM, FolderClaim, read_folder_claim, write_folder_claim
+from .lease import Watched, WorkerLease, end_lease, lease_key, read_lease, watch_lease
+from .manifest import EPOCHS_COUNT_MAX, Claimant, Manifest, decode_manifest, encode_manifest, manifest_key
+from .ownership import CopyRecord, OwnershipStatistics, RemoteLog
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_COUNT_MAX: Final = 8
+"""Of a claim, and of a change: each but the last has met another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundManifest:
+    """A manifest as it is in the store."""
+
+    manifest: Manifest
+    content: bytes
+    tag: str
+
+
+async def read_manifest(store: ObjectStore, container: int, *, url: str) -> FoundManifest | None:
+    """Return the manifest of a container; None if there is none.
+
+    Raises:
+        ManifestUnreadableError: it is damaged, that of another container, or of another version.
+        StorageError: the store does not say.
+    """
+    key = manifest_key(container)
+    try:
+        found = await store.get(key)
+    except ObjectNotFoundError:
+        return None
+    return FoundManifest(
+        decode_manifest(found.content, container=container, place=f"{url}/{key}"), found.content, found.tag
+    )
+
+
+async def claim_container(
+    lease: WorkerLease,
+    container: int,
+    *,
+    files: FileSystem,
+    folder: Path,
+    server_id: uuid.UUID,
+    next_epoch: int,
+    has_remote_log: bool = False,
+    discard: Callable[[], None] = lambda: None,
+    on_fenced: Callable[[OwnerFencedError], None] | None = None,
+) -> "ManifestOwnership":
+    """Claim a container for this process, again if it has it already, and return the right to change it.
+
+    Cancelling leaves it open whether the claim succeeds; the folder knows of it, and a claim in it is possible.
+
+    Args:
+        lease: of this process, started.
+        folder: of the container; its log and its checkpoint are there.
+        next_epoch: above all epochs that are known there.
+        has_remote_log: whether its log is to be in the store.
+        discard: deletes what is kept of the container in the folder, as others have changed it since; blocks.
+        on_fenced: called once, in the loop, when another server is seen to have taken over; that of the lease if not
+            given.
+
+    Raises:
+        OwnedElsewhereError: another server has it, or has had it since this folder did; names it, and what to do.
+        StoreUnfitError: there is no manifest where there must be one, or it is that of another server, or its log is
+            elsewhere.
+        ConfigurationError: the folder does not tell what it has claimed.
+        OwnerFencedError: another server has taken over everything that this process had.
+        StorageError: disk or store cannot be used now. Try again.
+    """
+    await lease.confirm()
+    claiming = _Claiming(
+        lease,
+        container,
+        files=files,
+        folder=folder,
+        server_id=server_id,
+        next_epoch=next_epoch,
+        has_remote_log=has_remote_log,
+        discard=discard,
+    )
+    found = await claiming.claim()
+    return ManifestOwnership(lease, found, on_fenced=on_fenced or lease.on_fenced)
+
+
+class ManifestOwnership:
+    """The `Ownership` of a container that is kept in its manifest.
+
+    All changes are compare-and-swap against the version that was seen last, one after the other.
+
+    Args:
+        lease: of this process.
+        found: the manifest, claimed by it.
+        on_fenced: see `claim_container`.
+    """
+
+    def __init__(
+        self, lease: WorkerLease, found: FoundManifest, *, on_fenced: Callable[[OwnerFencedError], None]
+    ) -> None:
+        self.is_shared = True
+        self._lease = lease
+        self._found = found
+        self._on_fenced = on_fenced
+        self._changing = asyncio.Lock()
+        self._fenced: OwnerFencedError | None = None
+        # The first batch of the log of this start; None while it has not begun.
+        self._log_first: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Of this start, see `Ownership`."""
+        return self._found.manifest.epoch
+
+    @property
+    def claim_id(self) -> uuid.UUID:
+        """Of the claim from which this came."""
+        return self._found.manifest.claim_id
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether this process stood still, see `Ownership`."""
+        return self._lease.is_stalled
+
+    @property
+    def copy(self) -> CopyRecord | None:
+        """The copy that the manifest names, see `Ownership`."""
+        return self._found.manifest.checkpoint
+
+    @property
+    def log(self) -> RemoteLog | None:
+        """Where the log is, see `Ownership`."""
+        return self._found.manifest.log
+
+    def log_began(self, first_sequence: int) -> None:
+        """Take notice where the log of this start begins, see `Ownership`: earlier epochs end before that."""
+        self._log_first = first_sequence
+
+    @property
+    def fenced(self) -> OwnerFencedError | None:
+        """The error that says who has taken over, the container or all that this process had, if that is known."""
+        return self._fenced or self._lease.fenced
+
+    def statistics(self) -> OwnershipStatistics:
+        """Return how the right is, see `Ownership`."""
+        lease = self._lease.statistics()
+        return OwnershipStatistics(
+            epoch=self.epoch,
+            claimed=self._found.manifest.claimant.since,
+            is_fenced=self.fenced is not None,
+            is_stalled=lease.is_stalled,
+            renewals_count=lease.renewals_count,
+            failed_renewals_count=lease.failures_count,
+            lease_age_s=lease.age_s,
+        )
+
+    async def record_copy(self, copy: CopyRecord) -> None:
+        """Let the manifest name a copy, and the log begin where it needs it, see `Ownership`.
+
+        Cancelling leaves it open whether it does.
+        """
+        await self._change(
+            lambda manifest: replace(manifest, checkpoint=copy, log=self._shortened(manifest.log, copy.replay_from))
+        )
+
+    def _shortened(self, log: RemoteLog | None, from_sequence: int) -> RemoteLog | None:
+        """Return the log from a batch on."""
+        if log is None:
+            return None
+        is_own = self._log_first is not None and from_sequence >= self._log_first
+        return RemoteLog(
+            epochs=log.epochs[-1:] if is_own else log.epochs,
+            from_sequence=max(log.from_sequence, from_sequence),
+        )
+
+    async def raise_epoch(self) -> int:
+        """Continue under the next epoch, see `Ownership`. Cancelling leaves it open whether it is raised."""
+        await self._change(lambda manifest: replace(manifest, epoch=manifest.epoch + 1))
+        return self.epoch
+
+    async def release(self) -> None:
+        """Let the manifest say that the container has no owner, see `Ownership`.
+
+        Nothing is done if another server has it: there is nothing to give up.
+
+        Raises:
+            OwnerFencedError: it is seen only now that another server has it.
+        """
+        if self.fenced is not None or self._found.manifest.is_released:
+            return
+        await self._change(lambda manifest: replace(manifest, is_released=True))
+        logger.info(
+            "container released container=%d epoch=%d url=%s",
+            self._found.manifest.container,
+            self.epoch,
+            self._lease.url,
+        )
+
+    async def _change(self, edit: Callable[[Manifest], Manifest]) -> None:
+        async with self._changing:
+            for _ in range(ATTEMPTS_COUNT_MAX):
+                if self.fenced is not None:
+                    raise self.fenced
+                before = self._found
+                wanted = replace(edit(before.manifest), changes=before.manifest.changes + 1)
+                content = encode_manifest(wanted)
+                key = manifest_key(wanted.container)
+                try:
+                    tag = await self._lease.store.replace(key, content, tag=before.tag)
+                except ObjectChangedError:
+                    if await self._look_again() == content:
+                        return
+                    continue  # from a change of ours whose answer was lost, and that came late
+                self._found = FoundManifest(wanted, content, tag)
+                return
+            raise StoreUnavailableError(
+                f"the manifest was changed {ATTEMPTS_COUNT_MAX} times meanwhile", subject=manifest_key(wanted.container)
+            )
+
+    async def _look_again(self) -> bytes:
+        """Read the manifest, which was changed, and return it.
+
+        Raises:
+            OwnerFencedError: by another owner.
+        """
+        ours = self._found.manifest
+        found = await read_manifest(self._lease.store, ours.container, url=self._lease.url)
+        if found is None or found.manifest.claim_id != ours.claim_id:
+            self._fenced = _fenced_error(found, container=ours.container, lease=self._lease)
+            logger.critical(
+                "container fenced container=%d epoch=%d reason=%s", ours.container, ours.epoch, self._fenced
+            )
+            # A later claim of this very process is no reason to end it.
+            if found is None or found.manifest.claimant.worker_id != self._lease.worker.worker_id:
+                self._on_fenced(self._fenced)
+            raise self._fenced
+        self._found = found
+        return found.content
+
+
+def _fenced_error(found: FoundManifest | None, *, container: int, lease: WorkerLease) -> OwnerFencedError:
+    subject = _subject(container, lease.url)
+    if found is None:
+        return OwnerFencedError(
+            "its manifest was deleted while it was served; nothing may be changed without it", subject=subject
+        )
+    claimant = found.manifest.claimant
+    if claimant.worker_id == lease.worker.worker_id:
+        return OwnerFencedError("this process has claimed it again since", subject=subject)
+    return OwnerFencedError(
+        f"{claimant} has taken it over at {claimant.since}; the server {lease.worker} must end, and what is in its"
+        f" folder is superseded",
+        subject=subject,
+    )
+
+
+class _Claiming:
+    """A claim that is under way."""
+
+    def __init__(
+        self,
+        lease: WorkerLease,
+        container: int,
+        *,
+        files: FileSystem,
+        folder: Path,
+        server_id: uuid.UUID,
+        next_epoch: int,
+        has_remote_log: bool,
+        discard: Callable[[], None],
+    ) -> None:
+        self._has_remote_log = has_remote_log
+        self._discard = discard
+        self._lease = lease
+        self._store = lease.store
+        self._worker = lease.worker
+        self._container = container
+        self._files = files
+        self._folder = folder
+        self._server_id = server_id
+        self._next_epoch = next_epoch
+        self._subject = _subject(container, lease.url)
+
+    async def claim(self) -> FoundManifest:
+        """Go through the steps until one claim succeeds, or there can be none."""
+        owner: Claimant | None = None
+        for _ in range(ATTEMPTS_COUNT_MAX):
+            mine = await asyncio.to_thread(read_folder_claim, self._files, self._folder)
+            found = await read_manifest(self._store, self._container, url=self._lease.url)
+            self._check_ours(found, mine)
+            owner = found.manifest.owner if found else None
+            if owner is not None and not await self._is_over(owner, mine):
+                continue  # it was released meanwhile, or somebody else takes over
+            wanted = self._wanted(found)
+            if self._has_remote_log and not (found and mine and mine.knows(found.manifest.claim_id)):
+                # Before the folder knows the claim: after a crash in between it would keep what is discarded here.
+                await asyncio.to_thread(self._discard)
+            begun = (mine or NO_CLAIM).begun(wanted.claim_id, over=found.manifest.claim_id if found else None)
+            await self._keep(begun)
+            if (tag := await self._put(found, encode_manifest(wanted))) is None:
+                continue
+            await self._keep(FolderClaim(wanted.claim_id))
+            self._log(wanted, owner)
+            await self._forget(owner)
+            return FoundManifest(wanted, encode_manifest(wanted), tag)
+        raise OwnedElsewhereError(
+            f"{owner or 'another server'} claims it at the same time; stop one of the two", subject=self._subject
+        )
+
+    def _check_ours(self, found: FoundManifest | None, mine: FolderClaim | None) -> None:
+        """Raise if the data in the folder are not the newest of the container."""
+        folder, url = self._worker.folder, self._lease.url
+        if found is None:
+            if mine is not None and mine.claimed is not None:
+                raise StoreUnfitError(
+                    f"holds no manifest, though the server in {folder} has claimed it: is it the right bucket? If only"
+                    f" the manifest was lost, run `millrace restore --store {url}` into a new folder",
+                    subject=self._subject,
+                )
+            return
+        manifest = found.manifest
+        if manifest.server_id != self._server_id:
+            raise StoreUnfitError(
+                f"belongs to server {manifest.server_id}, and this one is {self._server_id}", subject=self._subject
+            )
+        if self._has_remote_log != (manifest.log is not None):
+            is_remote = manifest.log is not None
+            place = "in the object store" if is_remote else f"in the folder of {manifest.claimant}"
+            raise StoreUnfitError(
+                f"keeps its log {place}, and that cannot change: start it with --log"
+                f" {'object' if is_remote else 'local'}, or with a new --store prefix",
+                subject=self._subject,
+            )
+        if self._has_remote_log:
+            return
+        if mine is not None and mine.knows(manifest.claim_id):
+            self._check_restored(manifest, mine)
+            return
+        claimant = manifest.claimant
+        what = f"was claimed by {claimant} at {claimant.since}"
+        if manifest.is_released:
+            what += ", which has released it"
+        why = "never been its owner" if mine is None else "not been its owner since"
+        raise OwnedElsewhereError(
+            f"{what}; the data in {folder} on {self._worker.host} have {why} and are superseded: move that folder away"
+            f" and run `millrace restore --store {url} {folder}`, or start the server that has claimed it",
+            subject=self._subject,
+        )
+
+    def _check_restored(self, manifest: Manifest, mine: FolderClaim) -> None:
+        """Raise if the folder was restored from another copy than the one that counts."""
+        if mine.restored_from is None or manifest.claim_id != mine.claimed:
+            return
+        name = manifest.checkpoint.name if manifest.checkpoint else ""
+        if name != mine.restored_from:
+            folder = self._worker.folder
+            raise OwnedElsewhereError(
+                f"its history has changed since {folder} was restored from {mine.restored_from or 'nothing'}: it is at"
+                f" {name or 'nothing'} now, from {manifest.claimant}; move that folder away and run `millrace restore"
+                f" --store {self._lease.url} {folder}` again",
+                subject=self._subject,
+            )
+
+    async def _is_over(self, owner: Claimant, mine: FolderClaim | None) -> bool:
+        """Return whether an owner is dead, False if the manifest is to be read again.
+
+        Args:
+            mine: what this folder has claimed.
+
+        Raises:
+            OwnedElsewhereError: it lives.
+        """
+        if owner.worker_id == self._worker.worker_id:
+            return True
+        is_restored = mine is not None and mine.restored_from is not None
+        if owner.place == self._worker.place and not is_restored:
+            # It had the lock of the folder that we have: it has crashed. Should the place be that of a copy of this
+            # machine after all, its lease is ended, so that it knows. A folder that was restored never had an owner;
+            # two machines may have the same place, as containers have the names and volumes that they are given.
+            is_alive, found = False, await read_lease(self._store, owner)
+        else:
+            logger.info(
+                "container has an owner, watching its lease container=%d host=%s folder=%s since=%s lease_s=%g",
+                self._container,
+                owner.host,
+                owner.folder,
+                owner.since,
+                owner.lease_s,
+            )
+            watched, found = await watch_lease(self._store, owner, clock=self._lease.clock)
+            if watched is Watched.GONE:
+                return False
+            is_alive = watched is Watched.ALIVE
+        if is_alive or not await end_lease(self._store, owner, found=found, by=self._worker):
+            raise OwnedElsewhereError(
+                f"is served by {owner} since {owner.since}; stop that server first", subject=self._subject
+            )
+        return True
+
+    def _wanted(self, found: FoundManifest | None) -> Manifest:
+        """Return the manifest with this process as the owner."""
+        clock, lease_s = self._lease.clock, self._lease.lease_s
+        claimant = Claimant.of_worker(self._worker, since=utc_text(clock.unix_us()), lease_s=lease_s)
+        if found is None:
+            return Manifest(
+                server_id=self._server_id,
+                container=self._container,
+                epoch=self._next_epoch,
+                claim_id=uuid.uuid4(),
+                changes=0,
+                claimant=claimant,
+                is_released=False,
+                checkpoint=None,
+                log=RemoteLog(epochs=(self._next_epoch,), from_sequence=1) if self._has_remote_log else None,
+            )
+        epoch, log = max(self._next_epoch, found.manifest.epoch + 1), found.manifest.log
+        if log is not None:
+            if len(log.epochs) == EPOCHS_COUNT_MAX:
+                raise StorageError(
+                    f"was claimed {EPOCHS_COUNT_MAX} times without a copy of its checkpoint", subject=self._subject
+                )
+            log = replace(log, epochs=(*log.epochs, epoch))
+        return replace(
+            found.manifest,
+            epoch=epoch,
+            claim_id=uuid.uuid4(),
+            changes=found.manifest.changes + 1,
+            claimant=claimant,
+            is_released=False,
+            log=log,
+        )
+
+    async def _put(self, found: FoundManifest | None, content: bytes) -> str | None:
+        """Put a manifest in the place of one, and return its tag; None if that is not there any more."""
+        key = manifest_key(self._container)
+        try:
+            if found is None:
+                return await self._store.create(key, [content])
+            return await self._store.replace(key, content, tag=found.tag)
+        except (ObjectExistsError, ObjectChangedError):
+            return None
+
+    async def _keep(self, claim: FolderClaim) -> None:
+        """Write what the folder claims, also if cancelled: a late write would be over the claim of the next process."""
+        writing = asyncio.ensure_future(asyncio.to_thread(write_folder_claim, self._files, self._folder, claim))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait([writing])
+            raise
+
+    def _log(self, wanted: Manifest, owner: Claimant | None) -> None:
+        if owner is not None and owner.place != self._worker.place:
+            logger.warning(
+                "container taken over container=%d from_host=%s from_folder=%s since=%s silent_s=%g",
+                self._container,
+                owner.host,
+                owner.folder,
+                owner.since,
+                owner.lease_s,
+            )
+        logger.info(
+            "container claimed container=%d epoch=%d claim=%s url=%s",
+            self._container,
+            wanted.epoch,
+            wanted.claim_id,
+            self._lease.url,
+        )
+
+    async def _forget(self, owner: Claimant | None) -> None:
+        """Delete the lease of a process before in this folder; one elsewhere is to find who has ended its lease."""
+        if owner is None or owner.worker_id == self._worker.worker_id or owner.place != self._worker.place:
+            return
+        key = lease_key(owner.worker_id)
+        try:
+            await self._store.delete([key])
+        except StorageError as error:
+            logger.warning("lease of the last owner not deleted key=%s error=%s", key, error)
+
+
+def _subject(container: int, url: str) -> str:
+    return f"container {container} of {url}"

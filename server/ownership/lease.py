@@ -1,0 +1,459 @@
+"""Leases: how servers that share only an object store see that another one lives.
+
+    <prefix>/workers/<worker id>    JSON, at most 64 KiB; replaced by its owner three times in `lease_s`
+
+    format_version  1
+    worker_id       UUID of the process, as in the key
+    host, folder    where it is
+    pid             its number there
+    started         time in UTC
+    lease_s         how long the object stays as it is before its owner counts as dead
+    renewals        how often it was replaced: each version has other bytes, and so another tag
+    ended_by        null, or who has ended it: worker_id, host, folder
+
+No clock is compared with that of another machine. Who wants to take over reads the object, and reads it again after
+`lease_s` of its own time: if it is the same, its owner has said nothing for that long. Then it is ended, by
+compare-and-swap, so that an owner that comes back late fails at its next renewal, and knows.
+
+The other half is with the owner. A process that stood still (SIGSTOP, a machine that was suspended) may have been taken
+over in the meantime, and does not know it when it wakes. So it measures the time since it last heard of the store, and
+acknowledges nothing if that is above `lease_s` until a renewal that began afterwards has succeeded. (Of a virtual
+machine that is paused all clocks may stand still; then it learns of a takeover at its next renewal.) A store that fails
+is heard of: a server whose log is its own keeps serving while nobody can reach the store. (A server that alone cannot
+reach it does, too: what it acknowledges after it was taken over is only in its own log.)
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from millrace.server.errors import (
+    ManifestUnreadableError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    OwnerFencedError,
+    StorageError,
+    StoreUnavailableError,
+)
+from millrace.server.host.clock import Clock
+from millrace.server.object_store import ObjectStore, StoredObject
+
+from .fields import Fields, encode_fields
+from .manifest import LEASE_S_MAX, LEASE_S_MIN, Claimant
+from .worker import Worker
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION: Final = 1
+WORKERS_PREFIX: Final = "workers/"
+RENEWALS_COUNT: Final = 3
+"""In `lease_s`."""
+LATE_COUNT_MAX: Final = 4
+"""Renewals that have not been answered in time and may still be: no more are sent beside them in a long outage."""
+LOOKS_COUNT: Final = 4
+"""In `lease_s`, by who watches the lease of another one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ender:
+    """Who has ended a lease."""
+
+    worker_id: uuid.UUID
+    host: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A version of a lease; the fields are those of the format."""
+
+    worker_id: uuid.UUID
+    host: str
+    folder: str
+    pid: int
+    started: str
+    lease_s: float
+    renewals: int = 0
+    ended_by: Ender | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatistics:
+    """How a lease is.
+
+    Attributes:
+        renewals_count: renewals that succeeded.
+        failures_count: attempts at one that had no answer in time, or an error.
+        age_s: seconds since the last renewal that succeeded was begun.
+        is_stalled: as of `WorkerLease`.
+        is_fenced: whether another server has ended it.
+    """
+
+    renewals_count: int
+    failures_count: int
+    age_s: float
+    is_stalled: bool
+    is_fenced: bool
+
+
+def lease_key(worker_id: uuid.UUID) -> str:
+    """Return the key of the lease of a worker."""
+    return f"{WORKERS_PREFIX}{worker_id}"
+
+
+def encode_lease(lease: Lease) -> bytes:
+    """Return the bytes of a lease; equal ones have equal bytes."""
+    by = lease.ended_by
+    return encode_fields(
+        {
+            "format_version": FORMAT_VERSION,
+            "worker_id": str(lease.worker_id),
+            "host": lease.host,
+            "folder": lease.folder,
+            "pid": lease.pid,
+            "started": lease.started,
+            "lease_s": lease.lease_s,
+            "renewals": lease.renewals,
+            "ended_by": by and {"worker_id": str(by.worker_id), "host": by.host, "folder": by.folder},
+        }
+    )
+
+
+def decode_lease(content: bytes, *, place: str = "lease") -> Lease:
+    """Return the lease that bytes are.
+
+    Args:
+        place: where they are from, for the error.
+
+    Raises:
+        ManifestUnreadableError: they are none, or another version wrote them; says what is wrong.
+    """
+    try:
+        fields = Fields.decode(content, version=FORMAT_VERSION)
+        ender = fields.inside_or_none("ended_by")
+        lease = Lease(
+            worker_id=fields.uuid("worker_id"),
+            host=fields.text("host"),
+            folder=fields.text("folder"),
+            pid=fields.number("pid"),
+            started=fields.time("started"),
+            lease_s=fields.seconds("lease_s", least=LEASE_S_MIN, most=LEASE_S_MAX),
+            renewals=fields.number("renewals"),
+            ended_by=None if ender is None else _ender_of(ender),
+        )
+        fields.end()
+        return lease
+    except ValueError as error:
+        raise ManifestUnreadableError(f"cannot be read: {error}", subject=place) from error
+
+
+def _ender_of(fields: Fields) -> Ender:
+    ender = Ender(worker_id=fields.uuid("worker_id"), host=fields.text("host"), folder=fields.text("folder"))
+    fields.end()
+    return ender
+
+
+class WorkerLease:
+    """The lease of this process. Belongs to one event loop.
+
+    Args:
+        store: where the history is.
+        url: of the store, for messages.
+        worker: this process, which holds the lock of its data folder.
+        lease_s: how long it may be silent.
+        on_fenced: called once, in the loop, when another server has ended the lease: this one must end.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        worker: Worker,
+        *,
+        url: str,
+        lease_s: float,
+        clock: Clock,
+        on_fenced: Callable[[OwnerFencedError], None],
+    ) -> None:
+        self.store = store
+        self.worker = worker
+        self.url = url
+        self.lease_s = lease_s
+        self.clock = clock
+        self.on_fenced = on_fenced
+        self._key = lease_key(worker.worker_id)
+        self._lease = Lease(
+            worker_id=worker.worker_id,
+            host=worker.host,
+            folder=worker.folder,
+            pid=worker.pid,
+            started=worker.started,
+            lease_s=lease_s,
+        )
+        self._tag = ""
+        # The renewal that is waited for. After an error, or without an answer in time, the same bytes are put again, so
+        # whatever of an older one comes late changes nothing: one lost packet does not let the lease run out.
+        self._pending: asyncio.Task[str] | None = None
+        self._late: set[asyncio.Task[str]] = set()
+        self._pending_s = 0.0
+        self._renewing = asyncio.Lock()
+        # When the last attempt was begun of which there was an answer, be it an error or its time-out.
+        self._heard_s = clock.elapsed_s()
+        self._renewed_s = self._heard_s
+        # When it was seen that the process had stood still; renewals that were begun later clear it.
+        self._stalled_s: float | None = None
+        self._failure: StorageError | None = None
+        self._failures_count = 0
+        self._fenced: OwnerFencedError | None = None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether this process stood still for so long that another may have taken over without its knowledge."""
+        return self._stalled_s is not None or self.clock.elapsed_s() - self._heard_s > self.lease_s
+
+    @property
+    def fenced(self) -> OwnerFencedError | None:
+        """The error that says who has ended the lease, if it was ended."""
+        return self._fenced
+
+    def statistics(self) -> LeaseStatistics:
+        """Return how the lease is."""
+        return LeaseStatistics(
+            renewals_count=self._lease.renewals,
+            failures_count=self._failures_count,
+            age_s=self.clock.elapsed_s() - self._renewed_s,
+            is_stalled=self.is_stalled,
+            is_fenced=self._fenced is not None,
+        )
+
+    async def start(self) -> None:
+        """Make the lease; before the first claim. May be called again after an error.
+
+        Raises:
+            StorageError: the store does not take it.
+        """
+        started_s = self.clock.elapsed_s()
+        content = encode_lease(self._lease)
+        try:
+            self._tag = await self.store.create(self._key, [content])
+        except ObjectExistsError:
+            found = await _read(self.store, self._key)  # an attempt before this one had no answer
+            if found is None or found.content != content:
+                raise
+            self._tag = found.tag
+        self._heard_s = self._renewed_s = started_s
+
+    async def run(self) -> None:
+        """Renew the lease until it is ended by another server, or this is cancelled."""
+        interval_s = self.lease_s / RENEWALS_COUNT
+        try:
+            while self._fenced is None:
+                is_late = self._stalled_s is not None and self._failure is None
+                await self.clock.sleep(0.0 if is_late else self._heard_s + interval_s - self.clock.elapsed_s())
+                await self._renew()
+        finally:
+            if self._pending is not None:
+                self._late.add(self._pending)
+                self._pending = None
+            for each in self._late:
+                each.cancel()
+
+    async def confirm(self) -> None:
+        """Return at once unless the process stood still; then when it is known that nobody has taken over.
+
+        Raises:
+            OwnerFencedError: the lease was ended.
+            StorageError: it is not known; try again.
+        """
+        while True:
+            if self._fenced is not None:
+                raise self._fenced
+            if not self.is_stalled:
+                return
+            await self._renew()
+            if self._failure is not None:
+                raise self._failure
+
+    async def release(self) -> None:
+        """Delete the lease, after all containers were released and `run` was ended. A lease that was ended stays.
+
+        Raises:
+            StorageError: it may stay; who looks at it will find it dead after a while.
+        """
+        if self._fenced is None:
+            await self.store.delete([self._key])
+
+    async def _renew(self) -> None:
+        """Make one attempt, or wait for that which is under way; returns within a third of the lease."""
+        async with self._renewing:
+            started_s = self.clock.elapsed_s()
+            if started_s - self._heard_s > self.lease_s:
+                if self._stalled_s is None:
+                    logger.warning(
+                        "process stood still for_s=%.1f lease_s=%.1f", started_s - self._heard_s, self.lease_s
+                    )
+                self._stalled_s = started_s
+            if self._pending is None:
+                wanted = replace(self._lease, renewals=self._lease.renewals + 1)
+                self._pending = asyncio.create_task(self._put(encode_lease(wanted)), name="lease renewal")
+                self._pending.add_done_callback(_seen)
+                self._pending_s = started_s
+            with suppress(TimeoutError):
+                async with self.clock.timeout(self.lease_s / RENEWALS_COUNT):
+                    await asyncio.wait([self._pending])
+            self._heard(started_s)
+
+    def _heard(self, started_s: float) -> None:
+        """Take what an attempt came to that was begun or continued at that time."""
+        pending = self._pending
+        assert pending is not None
+        failure: StorageError | None = None
+        if pending.done():
+            self._pending = None
+            try:
+                self._tag = pending.result()
+            except _EndedError as error:
+                self._fence(error.found)
+                return
+            except StorageError as error:
+                failure = error
+            else:
+                self._lease = replace(self._lease, renewals=self._lease.renewals + 1)
+                self._renewed_s = self._pending_s
+                if self._stalled_s is not None and self._pending_s >= self._stalled_s:
+                    self._stalled_s = None
+        else:
+            failure = StoreUnavailableError("the store does not answer in time", subject=self._key)
+            if len(self._late) < LATE_COUNT_MAX:
+                self._late.add(pending)
+                pending.add_done_callback(self._late.discard)
+                self._pending = None
+        self._heard_s = started_s
+        if failure is not None:
+            self._failures_count += 1
+            if self._failure is None:
+                logger.warning("lease not renewed key=%s error=%s", self._key, failure)
+        elif self._failure is not None:
+            logger.info("lease renewed again key=%s", self._key)
+        self._failure = failure
+
+    async def _put(self, content: bytes) -> str:
+        """Replace the object and return its tag."""
+        try:
+            return await self.store.replace(self._key, content, tag=self._tag)
+        except ObjectChangedError as error:
+            found = await _read(self.store, self._key)
+            if found is not None and found.content == content:
+                return found.tag
+            if found is not None and found.tag == self._tag:
+                raise StoreUnavailableError(
+                    "the store says that the lease has changed; it has not", subject=self._key
+                ) from error
+            raise _EndedError(found) from error
+
+    def _fence(self, found: StoredObject | None) -> None:
+        """Take notice that the lease is not ours any more."""
+        who = "another server has ended its lease, or somebody has deleted it"
+        if found is not None:
+            with suppress(ManifestUnreadableError):
+                by = decode_lease(found.content).ended_by
+                who = f"{by.host} ({by.folder}) has taken over" if by else "something else is stored as its lease"
+        self._fenced = OwnerFencedError(
+            f"the server {self.worker} must end: {who} ({self._key}); what is in its folder may be superseded",
+            subject=self.url,
+        )
+        logger.critical("server fenced url=%s key=%s reason=%s", self.url, self._key, who)
+        self.on_fenced(self._fenced)
+
+
+def _seen(task: asyncio.Task[str]) -> None:
+    if not task.cancelled():
+        task.exception()  # marks it as seen, should nobody wait for it any more
+
+
+class _EndedError(Exception):
+    """The lease is not ours any more.
+
+    Attributes:
+        found: what is there instead, if anything.
+    """
+
+    def __init__(self, found: StoredObject | None) -> None:
+        super().__init__()
+        self.found = found
+
+
+# --- leases of others ---
+
+
+class Watched(Enum):
+    """What became of a lease that was watched."""
+
+    ALIVE = "its owner has renewed it"
+    SILENT = "it was the same for as long as it may be"
+    GONE = "it was deleted, or ended by another server"
+
+
+async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[Watched, StoredObject | None]:
+    """Watch the lease of an owner until it changes, at most for its length; return also what it is in the end.
+
+    One that is missing, or was ended before, is watched for as long: its owner may not have noticed it yet.
+
+    Raises:
+        StorageError: the store does not say.
+    """
+    key = lease_key(owner.worker_id)
+    first = await _read(store, key)
+    started_s = clock.monotonic_s()
+    while True:
+        await clock.sleep(owner.lease_s / LOOKS_COUNT)
+        asked_s = clock.monotonic_s()
+        found = await _read(store, key)
+        if (found and found.content) != (first and first.content):
+            is_gone = found is None or decode_lease(found.content, place=key).ended_by is not None
+            return (Watched.GONE if is_gone else Watched.ALIVE), found
+        if asked_s - started_s >= owner.lease_s:
+            return Watched.SILENT, found
+
+
+async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject | None, by: Worker) -> bool:
+    """End the lease of another worker, which then fails at its next renewal; return whether it is ended.
+
+    Args:
+        found: the lease as it was read, None if there was none.
+
+    Raises:
+        StorageError: it may be ended.
+    """
+    key = lease_key(owner.worker_id)
+    if found is None or decode_lease(found.content, place=key).ended_by is not None:
+        return True
+    ender = Ender(worker_id=by.worker_id, host=by.host, folder=by.folder)
+    content = encode_lease(replace(decode_lease(found.content, place=key), ended_by=ender))
+    try:
+        await store.replace(key, content, tag=found.tag)
+        return True
+    except ObjectChangedError:
+        present = await _read(store, key)
+        return present is None or decode_lease(present.content, place=key).ended_by is not None
+
+
+async def read_lease(store: ObjectStore, owner: Claimant) -> StoredObject | None:
+    """Return the lease of an owner as it is stored, None if there is none.
+
+    Raises:
+        StorageError: the store does not say.
+    """
+    return await _read(store, lease_key(owner.worker_id))
+
+
+async def _read(store: ObjectStore, key: str) -> StoredObject | None:
+    try:
+        return await store.get(key)
+    except ObjectNotFoundError:
+        return None

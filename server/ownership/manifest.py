@@ -1,0 +1,226 @@
+"""The manifest of a container: whose it is, and which copy of its checkpoint counts.
+
+    <prefix>/c0000/manifest     the only object of a container that is ever replaced, and by compare-and-swap only
+
+It is a JSON object of at most 64 KiB with exactly these fields:
+
+    format_version  1
+    server_id       UUID of the server whose history is below the prefix
+    container       number of the container, as in the key
+    epoch           of the newest start; never smaller than in an earlier version of the object
+    claim_id        UUID drawn for the newest claim; the folder that has made it knows it (`folder_claim`)
+    changes         how often the object has changed: each version has other bytes, and so another tag
+    claimant        who has made the newest claim: worker_id, host, folder, place, since (UTC), lease_s
+    is_released     whether the claimant has given the container back in an orderly stop
+    checkpoint      null, or the copy that counts: name, sequence, container_epoch, replay_from
+    log             where acknowledged events are that no copy has yet. {"kind": "local"}: in the claimant's folder;
+                    {"kind": "object", "epochs": [5, 7], "from_sequence": 12001}: in the store, in batches of these
+                    epochs, the oldest first, from that one on. The kind stays as it was first.
+
+An example:
+
+    {
+      "format_version": 1,
+      "server_id": "11111111-1111-4111-8111-111111111111",
+      "container": 0,
+      "epoch": 7,
+      "claim_id": "22222222-2222-4222-8222-222222222222",
+      "changes": 41,
+      "claimant": {
+        "worker_id": "33333333-3333-4333-8333-333333333333",
+        "host": "db1",
+        "folder": "/var/lib/millrace",
+        "place": "db1:/var/lib/millrace#1048577",
+        "since": "2026-01-31T12:00:00+00:00",
+        "lease_s": 10.0
+      },
+      "is_released": false,
+      "checkpoint": {
+        "name": "checkpoints/0000000000012345-00000007",
+        "sequence": 12345,
+        "container_epoch": 7,
+        "replay_from": 12001
+      },
+      "log": {
+        "kind": "local"
+      }
+    }
+
+What a crash can leave: the object appears whole or not at all. What another version writes is refused, as is a field
+that is not known: a container whose manifest cannot be read is claimed by nobody.
+"""
+
+import uuid
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+from millrace.server.errors import ManifestUnreadableError
+
+from .fields import Fields, encode_fields
+from .ownership import CopyRecord, RemoteLog
+from .worker import Worker
+
+FORMAT_VERSION: Final = 1
+LEASE_S_MIN: Final = 1.0
+LEASE_S_MAX: Final = 600.0
+EPOCHS_COUNT_MAX: Final = 2048
+"""Claims without a copy of the checkpoint between them."""
+_LOCAL_LOG: Final = "local"
+_REMOTE_LOG: Final = "object"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimant:
+    """Who has claimed a container.
+
+    Attributes:
+        worker_id, host, folder, place: as of `Worker`.
+        since: when, in UTC, by its own clock; for people.
+        lease_s: how long its lease is silent before it counts as dead.
+    """
+
+    worker_id: uuid.UUID
+    host: str
+    folder: str
+    place: str
+    since: str
+    lease_s: float
+
+    @classmethod
+    def of_worker(cls, worker: Worker, *, since: str, lease_s: float) -> Self:
+        """Return a worker as a claimant."""
+        return cls(
+            worker_id=worker.worker_id,
+            host=worker.host,
+            folder=worker.folder,
+            place=worker.place,
+            since=since,
+            lease_s=lease_s,
+        )
+
+    def __str__(self) -> str:
+        """Return where it is, for people."""
+        return f"{self.host} ({self.folder})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A version of the manifest of a container; the fields are those of the format."""
+
+    server_id: uuid.UUID
+    container: int
+    epoch: int
+    claim_id: uuid.UUID
+    changes: int
+    claimant: Claimant
+    is_released: bool
+    checkpoint: CopyRecord | None
+    log: RemoteLog | None = None
+    """None for one in the folder of the claimant."""
+
+    @property
+    def owner(self) -> Claimant | None:
+        """Who serves the container, or has died in doing so; None after an orderly stop."""
+        return None if self.is_released else self.claimant
+
+
+def manifest_key(container: int) -> str:
+    """Return the key of the manifest of a container."""
+    return f"c{container:04x}/manifest"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the bytes of a manifest; equal ones have equal bytes."""
+    claimant = {**asdict(manifest.claimant), "worker_id": str(manifest.claimant.worker_id)}
+    return encode_fields(
+        {
+            "format_version": FORMAT_VERSION,
+            "server_id": str(manifest.server_id),
+            "container": manifest.container,
+            "epoch": manifest.epoch,
+            "claim_id": str(manifest.claim_id),
+            "changes": manifest.changes,
+            "claimant": claimant,
+            "is_released": manifest.is_released,
+            "checkpoint": None if manifest.checkpoint is None else asdict(manifest.checkpoint),
+            "log": _log_content(manifest.log),
+        }
+    )
+
+
+def decode_manifest(content: bytes, *, container: int | None = None, place: str = "manifest") -> Manifest:
+    """Return the manifest that bytes are.
+
+    Args:
+        container: whose it must be; None for any.
+        place: where they are from, for the error.
+
+    Raises:
+        ManifestUnreadableError: they are none, or another version wrote them; says what is wrong.
+    """
+    try:
+        manifest = _manifest_of(Fields.decode(content, version=FORMAT_VERSION))
+        if container is not None and manifest.container != container:
+            raise ValueError(f"container is {manifest.container}; it must be {container}")
+        return manifest
+    except ValueError as error:
+        raise ManifestUnreadableError(f"cannot be read: {error}", subject=place) from error
+
+
+def _manifest_of(fields: Fields) -> Manifest:
+    checkpoint = fields.inside_or_none("checkpoint")
+    manifest = Manifest(
+        server_id=fields.uuid("server_id"),
+        container=fields.number("container"),
+        epoch=fields.number("epoch"),
+        claim_id=fields.uuid("claim_id"),
+        changes=fields.number("changes"),
+        claimant=_claimant_of(fields.inside("claimant")),
+        is_released=fields.flag("is_released"),
+        checkpoint=None if checkpoint is None else _copy_of(checkpoint),
+        log=_log_of(fields.inside("log")),
+    )
+    fields.end()
+    return manifest
+
+
+def _claimant_of(fields: Fields) -> Claimant:
+    claimant = Claimant(
+        worker_id=fields.uuid("worker_id"),
+        host=fields.text("host"),
+        folder=fields.text("folder"),
+        place=fields.text("place"),
+        since=fields.time("since"),
+        lease_s=fields.seconds("lease_s", least=LEASE_S_MIN, most=LEASE_S_MAX),
+    )
+    fields.end()
+    return claimant
+
+
+def _log_content(log: RemoteLog | None) -> dict[str, object]:
+    if log is None:
+        return {"kind": _LOCAL_LOG}
+    return {"kind": _REMOTE_LOG, "epochs": list(log.epochs), "from_sequence": log.from_sequence}
+
+
+def _log_of(fields: Fields) -> RemoteLog | None:
+    kind = fields.text("kind")
+    log: RemoteLog | None = None
+    if kind == _REMOTE_LOG:
+        epochs = fields.ascending("epochs", count_max=EPOCHS_COUNT_MAX)
+        log = RemoteLog(epochs=epochs, from_sequence=fields.number("from_sequence", least=1))
+    elif kind != _LOCAL_LOG:
+        raise ValueError(f"log.kind is {kind!r}; this version knows {_LOCAL_LOG!r} and {_REMOTE_LOG!r} only")
+    fields.end()
+    return log
+
+
+def _copy_of(fields: Fields) -> CopyRecord:
+    copy = CopyRecord(
+        name=fields.text("name"),
+        sequence=fields.number("sequence"),
+        container_epoch=fields.number("container_epoch"),
+        replay_from=fields.number("replay_from"),
+    )
+    fields.end()
+    return copy

@@ -1,0 +1,164 @@
+"""What a container needs to know of its right to change what is kept of it, wherever that is decided.
+
+There are two kinds. In a data folder of its own a server has that right while it holds the lock of the folder
+(`FolderOwnership`). In an object store another server can take over at any time, so the right is a manifest that is
+changed by compare-and-swap only (`claim.ManifestOwnership`).
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRecord:
+    """A copy of the checkpoint in tier 2.
+
+    Attributes:
+        name: what the names of all of its parts begin with.
+        sequence: the last batch of the log that it contains.
+        container_epoch: under which it was stored.
+        replay_from: the first batch that a start from it needs.
+    """
+
+    name: str
+    sequence: int
+    container_epoch: int
+    replay_from: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLog:
+    """The log of a container, if it is in the object store.
+
+    Attributes:
+        epochs: under which it was written, or may have been, the oldest first; the last is that of the newest claim.
+        from_sequence: the first batch that a start needs; it is in one of these epochs.
+    """
+
+    epochs: tuple[int, ...]
+    from_sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipStatistics:
+    """How the right to change a container is. Without a lease its numbers are 0.
+
+    Attributes:
+        epoch: of this start.
+        claimed: when, in UTC; empty if nobody can take over.
+        is_fenced: whether another server has taken over.
+        is_stalled: whether nothing may be acknowledged, as it may have.
+        renewals_count: of the lease of this process, that succeeded.
+        failed_renewals_count: attempts at one that did not.
+        lease_age_s: seconds since the last that succeeded was begun; above the length of the lease, another may take
+            over at any time.
+    """
+
+    epoch: int
+    claimed: str = ""
+    is_fenced: bool = False
+    is_stalled: bool = False
+    renewals_count: int = 0
+    failed_renewals_count: int = 0
+    lease_age_s: float = 0.0
+
+
+class Ownership(Protocol):
+    """The right of one start of a container to change what is kept of it. Belongs to one event loop."""
+
+    @property
+    def epoch(self) -> int:
+        """Of this start: above those of all earlier ones. Chunks are published under it."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another server may take over from a copy of the checkpoint, with no log.
+
+        Then a chunk is deleted only after a copy that does not refer to it has been recorded.
+        """
+        ...
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether this process stood still for so long that another may have taken over without its knowledge.
+
+        Then nothing may be acknowledged. Cheap: it is asked for every batch.
+        """
+        ...
+
+    @property
+    def copy(self) -> CopyRecord | None:
+        """The newest copy that counts; None if there is none, or if the names of copies are all that tells."""
+        ...
+
+    @property
+    def log(self) -> RemoteLog | None:
+        """Where the log is in the object store; None if it is in the data folder."""
+        ...
+
+    def log_began(self, first_sequence: int) -> None:
+        """Take notice with which batch the log of this start begins, once it does."""
+        ...
+
+    async def record_copy(self, copy: CopyRecord) -> None:
+        """Let a published copy count. Only afterwards may the log forget, and what only older copies need be deleted.
+
+        Raises:
+            OwnerFencedError: another server owns the container now; nothing was changed.
+            StorageError: it is not known to count; try again.
+        """
+        ...
+
+    async def raise_epoch(self) -> int:
+        """Continue under a higher epoch, as somebody has published under this one; return it.
+
+        Raises:
+            OwnerFencedError, StorageError: as of `record_copy`.
+        """
+        ...
+
+    def statistics(self) -> OwnershipStatistics:
+        """Return how the right is. May be called from any thread."""
+        ...
+
+    async def release(self) -> None:
+        """Give the right up, after everything else has ended: the next owner need not wait.
+
+        Raises:
+            StorageError: the next owner has to wait for the lease to end.
+        """
+        ...
+
+
+class FolderOwnership:
+    """The ownership of a container whose folder is locked, and whose tier 2 is nobody else's.
+
+    Args:
+        epoch: above those of all earlier starts.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.is_shared = False
+        self.is_stalled = False
+        self.copy: CopyRecord | None = None
+        self.log: RemoteLog | None = None
+
+    def log_began(self, first_sequence: int) -> None:
+        """Do nothing: the log knows where it begins."""
+
+    async def record_copy(self, copy: CopyRecord) -> None:
+        """Do nothing: the names of copies tell which is the newest."""
+
+    async def raise_epoch(self) -> int:
+        """Continue under the next epoch, see `Ownership`."""
+        self.epoch += 1
+        return self.epoch
+
+    def statistics(self) -> OwnershipStatistics:
+        """Return how the right is, see `Ownership`."""
+        return OwnershipStatistics(epoch=self.epoch)
+
+    async def release(self) -> None:
+        """Do nothing: the lock of the folder ends with the process."""

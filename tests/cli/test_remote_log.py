@@ -1,0 +1,114 @@
+"""What commands say about a server whose log is in an object store, and what is left when its machine is lost."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace.client.testing import TestServer, server
+from tests.cli.conftest import SMALL_LOG, Run
+from tests.cli.test_store import ask, keys_in
+from tests.support.s3 import Bucket, MotoServer
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A bucket in which the log of a server is that was killed, and its folder."""
+
+    folder: Path
+    bucket: Bucket
+    contents: dict[str, bytes]
+    settings: dict[str, str]
+
+
+@pytest.fixture
+def lost(moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lost:
+    bucket, folder = moto.make_bucket(), tmp_path / "first"
+    settings = (
+        SMALL_LOG
+        | bucket.environment
+        | {
+            "MILLRACE_STORE": bucket.url,
+            "MILLRACE_WAL_PLACE": "object",
+            "MILLRACE_OBJECTS_LEASE_S": "1",
+        }
+    )
+    with server(folder, settings=settings) as running:
+        with millrace.blocking.connect(running.address) as client:
+            client.create_stream("shop/orders")
+            with client.writer("shop/orders", writer_id="till") as writer:
+                for number in range(10):
+                    writer.write(b"%d" % number, key="one").result()
+        running.kill()
+    for name, value in (SMALL_LOG | bucket.environment).items():
+        monkeypatch.setenv(name, value)
+    return Lost(folder, bucket, {key: ask(bucket, "GET", key) for key in keys_in(bucket)}, settings)
+
+
+def values_of(running: TestServer) -> list[bytes]:
+    with (
+        millrace.blocking.connect(running.address) as client,
+        client.reader("shop/orders", end=millrace.TAIL) as reader,
+    ):
+        return [event.value for event in reader]
+
+
+def test_a_new_folder_continues_what_a_lost_machine_had(lost: Lost, run: Run, tmp_path: Path) -> None:
+    """Behaviour 92: each acknowledged event once, and the writer continues its numbers."""
+    shutil.rmtree(lost.folder)
+    with server(tmp_path / "second", settings=lost.settings) as running:
+        assert values_of(running) == [b"%d" % number for number in range(10)]
+        with (
+            millrace.blocking.connect(running.address) as client,
+            client.writer("shop/orders", writer_id="till") as writer,
+        ):
+            writer.write(b"after", key="one").result()
+        assert values_of(running)[-1] == b"after"
+    assert run("verify", tmp_path / "second", "--json").json["findings"] == []
+    assert run("verify", "--store", lost.bucket.url, "--json").json["findings"] == []
+
+
+def test_a_log_in_a_store_is_shown_and_verified(lost: Lost, run: Run) -> None:
+    url = lost.bucket.url
+    (owner,) = run("inspect", "--store", url, "--json").json["owners"]
+    assert owner["log"] == "in the store, from 1 on"
+    key = key_of_log(lost)
+    shown = run("inspect", "--store", url, key.removeprefix("history/"), "--hex")
+    assert (shown.code, "object of a log" in shown.out) == (0, True), shown.err
+    assert "writer_number" in shown.out
+
+    for arguments in (["--store", url], [lost.folder]):
+        checked = run("verify", *arguments, "--json")
+        assert (checked.code, checked.json["findings"]) == (0, []), checked.json
+        assert checked.json["batches"] >= 10
+
+
+def test_a_damaged_and_a_missing_object_of_a_log_are_named(lost: Lost, run: Run) -> None:
+    keys = sorted(key for key in lost.contents if "/log/" in key)
+    content = bytearray(lost.contents[keys[3]])
+    content[-1] ^= 1
+    ask(lost.bucket, "PUT", keys[3], bytes(content))
+    ask(lost.bucket, "DELETE", keys[5])
+    checked = run("verify", "--store", lost.bucket.url, "--json")
+    assert checked.code == 1
+    files = {finding["file"] for finding in checked.json["findings"]}
+    prefix = f"s3://{lost.bucket.name}/"
+    assert {f"{prefix}{keys[3]}", f"{prefix}{keys[5]}"} <= files
+    refused = run("repair", lost.folder)
+    assert (refused.code, "its log is in the object store" in refused.err) == (1, True)
+
+
+def test_what_needs_no_restore_says_so(lost: Lost, run: Run, tmp_path: Path) -> None:
+    refused = run("restore", "--store", lost.bucket.url, tmp_path / "new")
+    assert refused.code == 1
+    assert "nothing has to be restored" in refused.err
+    assert "--log object" in refused.err
+    assert not (tmp_path / "new").exists()
+
+
+def key_of_log(lost: Lost) -> str:
+    return min(key for key in lost.contents if "/log/" in key)

@@ -1,0 +1,24 @@
+"""Addresses that a server listens on."""
+
+import asyncio
+import socket
+
+import pytest
+
+from millrace.model.address import Address
+from millrace.server.errors import ConfigurationError
+from millrace.server.host.listening import bind, listening
+
+
+@pytest.mark.asyncio
+async def test_an_address_that_somebody_else_has_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        taken = Address(*first.getsockname())
+        with pytest.raises(ConfigurationError, match=f"cannot listen on {taken}: "):
+            await bind(taken, asyncio.Protocol)
+
+
+def test_the_reason_of_the_system_is_told() -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:1: Permission denied"):
+        with listening(Address("127.0.0.1", 1)):
+            raise PermissionError(13, "Permission denied")

@@ -1,0 +1,70 @@
+"""The right to change a container that others may take over, in memory: who claimed it last has it."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from millrace.server.errors import OwnerFencedError, StorageError
+from millrace.server.ownership import CopyRecord, OwnershipStatistics, RemoteLog
+
+
+@dataclass
+class Register:
+    """What all owners of a container have in common, as the manifest of a real one."""
+
+    epoch: int = 0
+    copy: CopyRecord | None = None
+    owner: "MemoryOwnership | None" = None
+    # All copies that ever counted, the oldest first.
+    copies: list[CopyRecord] = field(default_factory=list)
+
+    def claim(self, next_epoch: int) -> "MemoryOwnership":
+        """Take the container from whom has it."""
+        self.epoch = max(next_epoch, self.epoch + 1)
+        self.owner = MemoryOwnership(self)
+        return self.owner
+
+
+class MemoryOwnership:
+    """Fills the `Ownership` seam; it stands still, or cannot reach the register, when a test says so."""
+
+    is_shared = True
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+        self.epoch = register.epoch
+        self.copy = register.copy
+        self.log: RemoteLog | None = None
+        self.is_stalled = False
+        self.is_away = False
+
+    def log_began(self, first_sequence: int) -> None:
+        """Take notice where the log begins, see `Ownership`."""
+
+    async def record_copy(self, copy: CopyRecord) -> None:
+        """Let a copy count, see `Ownership`."""
+        await self._check()
+        self.copy = self._register.copy = copy
+        self._register.copies.append(copy)
+
+    async def raise_epoch(self) -> int:
+        """Take the next epoch, see `Ownership`."""
+        await self._check()
+        self._register.epoch += 1
+        self.epoch = self._register.epoch
+        return self.epoch
+
+    def statistics(self) -> OwnershipStatistics:
+        """Return how it is, see `Ownership`."""
+        return OwnershipStatistics(epoch=self.epoch, is_stalled=self.is_stalled)
+
+    async def release(self) -> None:
+        """Give it up, see `Ownership`."""
+        await self._check()
+        self._register.owner = None
+
+    async def _check(self) -> None:
+        await asyncio.sleep(0)
+        if self.is_away:
+            raise StorageError("the register cannot be reached")
+        if self._register.owner is not self:
+            raise OwnerFencedError("container 0 was taken over by another server")

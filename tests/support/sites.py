@@ -1,0 +1,116 @@
+"""Servers with data folders of their own over one object store, each on a clock of its own."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from millrace.server.app import Server
+from millrace.server.object_store import ObjectStore, ObjectStoreOptions, StoreUrl
+from millrace.server.wal import WalOptions
+from millrace.wire import messages as m
+from tests.support.clock import ManualClock
+from tests.support.object_store import MemoryObjectStore
+from tests.support.protocol import Peer
+from tests.support.servers import QUIET, SMALL_WAL, server_options
+from tests.support.waiting import until
+
+URL: Final = StoreUrl.parse("s3://bucket/prefix")
+LEASE_S: Final = 9.0
+STEP_S: Final = 0.5
+
+
+class Site:
+    """A data folder whose history is in a store, and the server that serves it, on a clock of its own."""
+
+    def __init__(self, folder: Path, store: ObjectStore, *, wal: WalOptions = SMALL_WAL) -> None:
+        self.folder = folder
+        self.store = store
+        self.wal = wal
+        self.clock = ManualClock()
+        self.server = self._server()
+
+    def _server(self) -> Server:
+        options = server_options(
+            self.folder,
+            store=URL,
+            wal=self.wal,
+            objects=ObjectStoreOptions(lease_s=LEASE_S),
+            container=QUIET,
+            shutdown_s=20.0,
+        )
+        return Server(options, store=self.store, clock=self.clock)
+
+    def copied(self, folder: Path) -> "Site":
+        """Return a site with a copy of the folder as it is now, as of a machine that was cloned."""
+        shutil.copytree(self.folder, folder)
+        return Site(folder, self.store, wal=self.wal)
+
+    async def start(self, *clocks: ManualClock) -> None:
+        """Start the server, while time passes here and on other clocks."""
+        self.server = self._server()
+        await self.passing(self.server.start(), *clocks)
+
+    async def passing(self, work: Any, *clocks: ManualClock) -> Any:
+        """Do something while time passes here and on other clocks."""
+        running: asyncio.Future[Any] = asyncio.ensure_future(work)
+
+        def is_done() -> bool:
+            for clock in (self.clock, *clocks):
+                clock.move(STEP_S)
+            return running.done()
+
+        await until(is_done)
+        return await running
+
+    async def until(self, predicate: Callable[[], object]) -> None:
+        """Let time pass here until something is true."""
+        await self.passing(until(predicate))
+
+    async def stop(self) -> None:
+        """Stop in good order."""
+        await self.passing(self.server.stop())
+
+    async def killed(self) -> None:
+        """End the server as a kill would: nothing is stored or given back."""
+        server = self.server
+        assert server._listener is not None
+        server._listener.close()
+        for connection in list(server._connections):
+            connection.abort()
+        for supervisor in (server._recovery, server._supervisor, server._history._supervisor):
+            await supervisor.stop()
+        if (opened := server._open) is not None:
+            await opened.end_storing()
+            await opened.release()
+        await server._cache.close()
+        server._history.folder.lock.close()
+
+    async def stored(self, payload: bytes) -> None:
+        """Store an append in raw/a."""
+        async with await Peer.connect(self.server.address) as peer:
+            segment_id = await peer.create_segment("raw/a")
+            await peer.store(segment_id, payload)
+
+    async def stored_more(self, payload: bytes) -> None:
+        """Store another append in raw/a."""
+        async with await Peer.connect(self.server.address) as peer:
+            info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+            await peer.store(info.segment_id, payload)
+
+    async def content(self) -> bytes:
+        """Return what is in raw/a."""
+        async with await Peer.connect(self.server.address) as peer:
+            info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+            return await peer.read_all(info.segment_id)
+
+
+def manifest_in(store: MemoryObjectStore) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(store.objects["c0000/manifest"])
+    return found
+
+
+def leases_in(store: MemoryObjectStore) -> list[str]:
+    return [key for key in store.objects if key.startswith("workers/")]
