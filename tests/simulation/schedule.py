@@ -1,0 +1,243 @@
+"""One schedule: what happens to the machines, drawn from a seed, and the claimant that judges what they have left."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from millrace.server.ownership import Manifest, manifest_key
+from millrace.server.ownership.manifest import decode_manifest
+from millrace.server.wal import ObjectWal
+from millrace.server.wal.log_objects import LogPoint, is_fence_size, parse_log_name
+
+from .history import History, Rule
+from .network import CALM, LATE_S_MAX, Bucket, SimulatedStore, Weather
+from .process import LEASE_S, SCOPE, Machine, Process
+from .virtual_loop import VirtualClock, VirtualLoop
+
+LIFE_S: Final = 8.0
+"""How long it goes badly, in virtual time."""
+PATIENCE_S: Final = 20.0
+"""How long a claimant may take once all is calm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a schedule came to."""
+
+    seed: int
+    violations: tuple[tuple[Rule, str], ...]
+    lines: tuple[str, ...]
+    counted: Counter[str]
+
+    @property
+    def rules(self) -> set[Rule]:
+        """Those that were violated."""
+        return {rule for rule, _ in self.violations}
+
+    def __str__(self) -> str:
+        """Return the whole schedule, for the reader of a failure."""
+        told = "\n".join(f"{rule.name}: {text}" for rule, text in self.violations)
+        return "\n".join(self.lines) + f"\n\nseed {self.seed}: python -m tests.simulation --only {self.seed}\n{told}"
+
+
+def run_schedule(seed: int, *, log_class: type[ObjectWal] = ObjectWal) -> Outcome:
+    """Run the schedule of a seed, and judge it."""
+    loop = VirtualLoop()
+    with _silence():
+        try:
+            world = _World(loop, Random(seed), log_class)
+            try:
+                loop.run_until_complete(world.run())
+            except Exception as error:  # noqa: BLE001  # of a mutant, or of the simulation: it is told with its seed
+                world.history.violated(Rule.ERROR, repr(error))
+            world.bucket.before_delete = lambda key: None
+            history = world.history
+            for text in loop.errors:
+                history.violated(Rule.ERROR, text)
+            outcome = Outcome(seed, tuple(history.violations), tuple(history.lines), Counter(history.counted))
+            loop.run_until_complete(world.clear())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            return outcome
+        finally:
+            loop.close()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Let nobody log: what fails here fails on purpose."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+class _World:
+    """The machines, their processes, and the store."""
+
+    def __init__(self, loop: VirtualLoop, dice: Random, log_class: type[ObjectWal]) -> None:
+        self._loop = loop
+        self._dice = dice
+        self._log_class = log_class
+        self.bucket = Bucket()
+        self.history = History(loop)
+        self._weather = Weather.drawn(dice)
+        self._appends_s = dice.choice([0.1, 0.3, 1.0])
+        self._heeds_lease = dice.random() < 0.5
+        self._processes: list[Process] = []
+        self._is_over = False
+
+    async def run(self) -> None:
+        """Let it go badly for a while; then judge."""
+        self.bucket.before_delete = self._check_delete
+        machines = [self._machine(name) for name in "ABCD"[: self._dice.choice([2, 2, 3, 4])]]
+        fates = [asyncio.create_task(self._fate(each)) for each in machines]
+        await asyncio.wait(fates, timeout=LIFE_S)
+        self._is_over = True
+        for each in fates:
+            each.cancel()
+        await asyncio.gather(*fates, return_exceptions=True)
+        # Some have crashed, some are frozen and come back when somebody else has the container.
+        zombies = []
+        for process in self._processes:
+            if not process.life.is_frozen:
+                process.life.is_frozen = True
+                zombies.append(process)
+        first = await self._claimant("Y")
+        if first is None:
+            return
+        acks_count = self.history.counted["acks"]
+        for process in zombies:
+            if self._dice.random() < 0.7:
+                self.history.say(f"{process.name} is back")
+                self._loop.thaw(process.life, timers_first=self._dice.random() < 0.5)
+        await asyncio.sleep(LATE_S_MAX)
+        if self.history.counted["acks"] == acks_count:
+            self.history.violated(Rule.STUCK, "the claimant acknowledges nothing")
+        for process in self._processes:
+            process.life.is_frozen = True
+        last = await self._claimant("Z")
+        if last is not None:
+            self.history.judge(last.recovered or {})
+
+    async def clear(self) -> None:
+        """Let all tasks end."""
+        for process in self._processes:
+            self._loop.thaw(process.life, timers_first=False)
+        own = asyncio.current_task()
+        for _ in range(1000):
+            left = sorted((each for each in asyncio.all_tasks() if each is not own), key=hash)
+            if not left:
+                return
+            for task in left:
+                task.cancel()
+            await asyncio.sleep(1.0)
+        raise AssertionError(f"tasks do not end: {left}")
+
+    def _machine(self, name: str) -> Machine:
+        return Machine(name, VirtualClock(self._loop))
+
+    def _process(self, machine: Machine, *, weather: Weather, appends_s: float) -> Process:
+        dice = Random(self._dice.getrandbits(64))
+        process = Process(
+            machine,
+            len(self._processes),
+            store=SimulatedStore(self.bucket, self._loop, weather=weather, dice=Random(dice.getrandbits(64))),
+            history=self.history,
+            dice=dice,
+            log_class=self._log_class,
+            heeds_lease=self._heeds_lease,
+            appends_s=appends_s,
+            is_newest=lambda epoch: (manifest := self._manifest()) is not None and manifest.epoch == epoch,
+        )
+        self._processes.append(process)
+        self.history.say(f"{process.name} starts")
+        return process
+
+    async def _claimant(self, name: str) -> Process | None:
+        """Return a process on a new machine, in calm weather, that has recovered; None if it does not come to that."""
+        process = self._process(self._machine(name), weather=CALM, appends_s=1.0)
+        serving = self._loop.start(process.life, process.serve())
+        end_s = self._loop.time() + PATIENCE_S
+        while process.recovered is None:
+            if self._loop.time() > end_s or serving.done():
+                self.history.violated(Rule.STUCK, f"{process.name} does not get the container")
+                return None
+            await asyncio.sleep(0.1)
+        return process
+
+    # --- fates ---
+
+    async def _fate(self, machine: Machine) -> None:
+        """Start processes on a machine, one after the other, and let things happen to them."""
+        dice = self._dice
+        while True:
+            await asyncio.sleep(dice.uniform(0.0, 1.5))
+            process = self._process(machine, weather=self._weather, appends_s=self._appends_s)
+            serving = self._loop.start(process.life, process.serve())
+            while not serving.done() and not process.life.is_frozen:
+                await asyncio.wait([serving], timeout=dice.uniform(0.2, 3.0))
+                if not serving.done():
+                    await self._befall(process)
+            if serving.done() and not serving.cancelled() and (error := serving.exception()) is not None:
+                self.history.violated(Rule.ERROR, f"{process.name}: {error!r}")
+
+    async def _befall(self, process: Process) -> None:
+        """Let something happen to a process."""
+        dice, clock = self._dice, process.machine.clock
+        what = dice.choice(["stop", "pause", "cut", "cut", "crash", "end", "jump", "nothing"])
+        duration_s = dice.choice([0.3, 1.0, 2.0, 3.0]) * LEASE_S * dice.uniform(0.5, 1.5)
+        if what != "nothing":
+            self.history.say(f"{process.name}: {what} {duration_s:.2f} s")
+        if what == "crash":
+            process.life.is_frozen = True  # and is never thawed
+        elif what == "cut":
+            process.network.cut_until_s = self._loop.time() + duration_s
+        elif what == "jump":
+            clock.ahead_us += round(dice.uniform(-5e6, 5e6))
+        elif what == "end":
+            await self._loop.start(process.life, _set(process.ending))
+        elif what in ("stop", "pause"):
+            process.life.is_frozen = True
+            await asyncio.sleep(duration_s)
+            # SIGSTOP stops no clock; of a virtual machine that is paused, all stand still, or all but one.
+            if what == "pause":
+                clock.lost_monotonic_s += duration_s
+                clock.lost_elapsed_s += dice.choice([0.0, duration_s])
+            self._loop.thaw(process.life, timers_first=dice.random() < 0.5)
+
+    # --- the manifest ---
+
+    def _manifest(self) -> Manifest | None:
+        content = self.bucket.objects.get(manifest_key(0))
+        return None if content is None else decode_manifest(content, container=0)
+
+    def _check_delete(self, key: str) -> None:
+        """Judge a delete that is about to happen."""
+        manifest = self._manifest()
+        if manifest is None or manifest.log is None:
+            return
+        if manifest.checkpoint is not None and key == SCOPE + manifest.checkpoint.name:
+            self.history.violated(Rule.DELETED, f"{key}, which the manifest names")
+        point = parse_log_name(key.removeprefix(f"{SCOPE}log/"))
+        if point is None or is_fence_size(len(self.bucket.objects[key])):
+            return  # a mutant may try: what comes of it is what counts
+        is_needed = point.epoch in manifest.log.epochs and point.sequence >= manifest.log.from_sequence
+        if is_needed and not self._is_fenced(point):
+            self.history.violated(Rule.DELETED, f"{point.name}, and the manifest needs {manifest.log}")
+
+    def _is_fenced(self, point: LogPoint) -> bool:
+        """Return whether the epoch of a batch had ended before it."""
+        start = f"{SCOPE}log/{LogPoint(point.epoch, 0).name}"
+        end = f"{SCOPE}log/{point.name}"
+        return any(is_fence_size(len(self.bucket.objects[key])) for key in self.bucket.objects.irange(start, end))
+
+
+async def _set(event: asyncio.Event) -> None:
+    event.set()

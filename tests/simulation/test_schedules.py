@@ -1,0 +1,58 @@
+"""Nothing that was acknowledged is lost, doubled or reordered in any schedule; and schemes that lose events are caught.
+
+One seed alone, with all that happens in it: python -m tests.simulation --only SEED
+"""
+
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from millrace.server.wal import ObjectWal
+
+from .history import Rule
+from .mutants import CollectsFences, OneFolder
+from .schedule import run_schedule
+
+SEEDS_COUNT: Final = 600
+"""As many as take about 30 s of a processor that has nothing else to do."""
+MUTANT_SEEDS_COUNT: Final = 1000
+"""Within which a scheme that loses events has to be caught."""
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_doubled_or_reordered_in_any_schedule() -> None:
+    for seed in range(SEEDS_COUNT):
+        outcome = run_schedule(seed)
+        assert not outcome.violations, str(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log_class", [CollectsFences, OneFolder])
+def test_a_scheme_that_loses_events_is_caught(log_class: type[ObjectWal]) -> None:
+    for seed in range(MUTANT_SEEDS_COUNT):
+        outcome = run_schedule(seed, log_class=log_class)
+        if outcome.rules & {Rule.LOST, Rule.TWO_ACKS}:
+            return
+    pytest.fail(f"{MUTANT_SEEDS_COUNT} schedules have lost nothing")
+
+
+@pytest.mark.slow
+def test_a_seed_is_one_schedule() -> None:
+    for seed in range(5):
+        assert run_schedule(seed).lines == run_schedule(seed).lines
+
+
+@pytest.mark.slow
+def test_schedules_have_takeovers_and_failures_in_them() -> None:
+    counted: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+    for seed in range(10):
+        outcome = run_schedule(seed)
+        counted += outcome.counted
+        words.update(word for line in outcome.lines for word in line.replace(":", " ").split())
+
+    assert counted["starts"] > 30
+    assert counted["copies"] > 30
+    assert counted["acks"] > 200
+    assert not {"failed", "crash", "stop", "pause", "cut", "end", "jump", "count", "back"} - words.keys()
