@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
@@ -25,19 +25,26 @@ def measured(
     *,
     python: str = sys.executable,
     lifetime_s: float = _LIFETIME_S,
+    environment: Mapping[str, str] | None = None,
 ) -> R:
     """Run `python -m benchmarks.<module>` with a record of options and return the record that it prints.
 
     Args:
         python: of the environment that it needs.
         lifetime_s: it is killed after this long.
+        environment: added to ours.
 
     Raises:
         ChildFailedError: it failed, or was killed.
     """
     arguments = [python, "-m", f"benchmarks.{module}", json.dumps(asdict(options))]
     with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **(environment or {})},
     ) as child:
         try:
             output, errors = child.communicate(timeout=lifetime_s)

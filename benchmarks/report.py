@@ -17,6 +17,7 @@ class Unit(enum.Enum):
     COMMITS_PER_SECOND = "commits/s"
     BYTES_PER_SECOND = "B/s"
     BYTES = "B"
+    DOLLARS_A_MONTH = "$ a month"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Quantity:
         return f"{_three_digits(self.value / factor)} {prefix}{space}{self.unit.value}"
 
 
-_WORDS = {Unit.EVENTS_PER_SECOND, Unit.APPENDS_PER_SECOND, Unit.COMMITS_PER_SECOND}
+_WORDS = {Unit.EVENTS_PER_SECOND, Unit.APPENDS_PER_SECOND, Unit.COMMITS_PER_SECOND, Unit.DOLLARS_A_MONTH}
 # Powers of 1,000, also for bytes: disks and networks are sold by them.
 _LARGE = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
