@@ -1,4 +1,7 @@
-"""A page that shows the state in a browser, live: it follows the feed that its query names."""
+"""A page that shows the state in a browser, live: it follows the feed that its query names.
+
+A browser connects again by itself after a cut, but not after a refusal, as by a server that recovers: the page does.
+"""
 
 import http.server
 import threading
@@ -24,12 +27,10 @@ _PAGE: Final = """\
   <tbody id="rows"></tbody>
 </table>
 <script>
-  const source = new EventSource(new URLSearchParams(location.search).get("feed"));
+  const feed = new URL(new URLSearchParams(location.search).get("feed"));
   const said = document.getElementById("said");
-  source.onopen = () => said.textContent = "live";
-  source.onerror = () => said.textContent = source.readyState === EventSource.CLOSED ? "refused" : "cut off";
-  source.onmessage = ({data}) => {
-    const change = JSON.parse(data), sensor = JSON.parse(change.value);
+  const show = change => {
+    const sensor = JSON.parse(change.value);
     const row = document.getElementById(change.key) ?? document.getElementById("rows").insertRow();
     row.id = change.key;
     row.replaceChildren(...[change.key, sensor.value, sensor.low, sensor.high, sensor.count].map(text => {
@@ -39,8 +40,25 @@ _PAGE: Final = """\
     }));
     ++document.getElementById("seen").textContent;
   };
-  source.addEventListener("end", () => { source.close(); said.textContent = "that was all"; });
-  source.addEventListener("truncated", ({data}) => said.textContent = JSON.parse(data).error);
+  const follow = () => {
+    const source = new EventSource(feed);
+    source.onopen = () => said.textContent = "live";
+    source.onerror = () => {
+      const isClosed = source.readyState === EventSource.CLOSED;
+      said.textContent = isClosed ? "refused" : "cut off";
+      if (isClosed) setTimeout(follow, 2000);
+    };
+    source.onmessage = ({data, lastEventId}) => {
+      show(JSON.parse(data));
+      feed.searchParams.set("from", lastEventId);
+    };
+    source.addEventListener("end", () => { source.close(); said.textContent = "that was all"; });
+    source.addEventListener("truncated", ({data, lastEventId}) => {
+      said.textContent = JSON.parse(data).error;
+      feed.searchParams.set("from", lastEventId);
+    });
+  };
+  follow();
 </script>
 </html>
 """

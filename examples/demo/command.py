@@ -15,9 +15,10 @@ from rich.text import Text
 from millrace.cli.connecting import JsonOption
 from millrace.cli.disk import percentile
 from millrace.cli.figures import count_text, duration_text, size_text
+from millrace.cli.findings import Finding
 from millrace.cli.inspect_folder import inspect_folder
 from millrace.cli.output import picked, print_error, print_json, print_note
-from millrace.cli.verification import Finding, verify_folder
+from millrace.cli.verification import verify_folder
 from millrace.client.testing import SETTINGS_SMALL, server
 from millrace.examples.load import eager_settings
 from millrace.examples.running import Program, ended_by_sigterm

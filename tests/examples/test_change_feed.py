@@ -197,7 +197,7 @@ def test_the_page_is_served() -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.asyncio
 async def test_a_browser_shows_the_state_and_comes_back_by_itself() -> None:
-    """Each change is seen once by a real browser, over a kill of the server; its own reconnection is what resumes."""
+    """Each change is seen once by a real browser, over a kill of the server."""
     readings = recorded()[-600:]
 
     def shown(browser: Browser) -> tuple[State, int]:
@@ -225,6 +225,26 @@ async def test_a_browser_shows_the_state_and_comes_back_by_itself() -> None:
                     browser.wait_for, "document.getElementById('said').innerText === 'that was all'"
                 )
                 assert shown(browser) == (truth(readings), 600)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_a_page_that_was_refused_tries_again() -> None:
+    """A browser does not by itself, and a server that recovers refuses for a while."""
+    said = "document.getElementById('said')?.innerText"
+    with page_server() as origin, Browser() as browser:
+        settings = {"MILLRACE_FEED_ORIGINS": origin, "MILLRACE_FEED_COUNT_MAX": "1"}
+        with server(settings=settings, console=command.CONSOLE) as running:
+            with blocking.connect(running.address) as client:
+                client.create_stream(STATE)
+                with urlopen(command.feed_url(running), timeout=PATIENCE_S):
+                    browser.open(page_of(origin, command.feed_url(running)))
+                    browser.wait_for(f"{said} === 'refused'")
+                with client.writer(STATE) as writer:
+                    writer.write(encoded(Sensor(1, 2.0, 2.0, 2.0)), key="a")
+                client.seal_stream(STATE)
+            browser.wait_for(f"{said} === 'that was all'")
+            assert browser.evaluate("document.getElementById('seen').innerText") == "1"
 
 
 @pytest.mark.slow
