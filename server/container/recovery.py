@@ -57,7 +57,10 @@ def state_of(
         with state.segments.pin([link.source_id, link.target_id]):
             state.link(link)
     for number in checkpoints.transactions.open():
-        state.open_transactions.add(state.transactions[number])
+        # Pinned first: where there is no room for idle entities, what is only loaded is evicted at once, and the next
+        # request would load another object for the same transaction.
+        with state.transactions.pin([number]):
+            state.open_transactions.add(state.transactions[number])
     return state
 
 

@@ -284,6 +284,7 @@ class OpenTransactions:
         """Add one that is in the cache, with the parts that it has; blocks if they must be loaded."""
         self._by_number[transaction.number] = transaction
         self.admit(transaction)
+        assert self._transactions.peek(transaction.number) is transaction, "one object for a transaction"
         self.add_parts(transaction, transaction.parts)
 
     def admit_parts(self, transaction: Transaction, segment_ids: Collection[int]) -> None:

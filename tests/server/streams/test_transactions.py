@@ -486,3 +486,22 @@ async def test_one_that_a_checkpoint_has_stored_ends_where_nothing_idle_is_held(
 
         assert (await outcome_of(peer, number=transaction.number)).state == found.state
         assert await content_of(peer, "a/b") == {segment_id: b"before " if ends == "abort" else b"before event"}
+
+
+async def test_one_that_was_open_at_a_start_is_one_where_nothing_idle_is_held(tmp_path: Path) -> None:
+    """Behaviours 29 and 30: once prepared it never expires, though what is loaded is evicted at once."""
+    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        (segment_id,) = await create_stream(peer, "a/b", 1)
+        transaction = await PeerTransaction.begin(peer, "a/b", name="one", lease_ms=2000)
+        await transaction.write(b"event")
+    clock = ManualClock()
+    async with Server(options, clock=clock) as server, await Peer.connect(server.address) as peer:
+        transaction.peer = peer
+        await transaction.prepare()
+        for _ in range(8):
+            await clock.advance(1.0)
+        assert (await outcome_of(peer, name="one")).state == TransactionState.PREPARED
+
+        assert (await transaction.commit()).state == TransactionState.COMMITTED
+        assert await content_of(peer, "a/b") == {segment_id: b"event"}
