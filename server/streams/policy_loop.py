@@ -187,8 +187,9 @@ class StreamsRunner:
     async def _scale_stream(self, stream: Stream) -> None:
         now_s = self._clock.monotonic_s()
         if not stream.sealed:
+            configuration = stream.configuration
             for plan in await self._look(stream, now_s=now_s):
-                await self._carry_out(stream, plan)
+                await self._carry_out(stream, plan, configuration=configuration)
         if self._is_at_rest(stream, now_s=now_s):
             self._awake.discard(stream.stream_id)
 
@@ -315,7 +316,15 @@ class StreamsRunner:
         policy_state.reasons = dict(decision.reasons)
         return decision.plans
 
-    async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan) -> None:
+    async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan, *, configuration: str) -> None:
+        """Carry out a plan, unless the policy that asked for it was replaced: then the next visit decides again.
+
+        A new policy may have been on its way to the disk when the plan was made. Once nothing is on its way, the scale is
+        decided without a wait after this check.
+        """
+        await self._streams.settled(stream.name)
+        if stream.configuration != configuration:
+            return
         await self._streams.scale(
             stream.name,
             sealed_ids=plan.sealed_ids,

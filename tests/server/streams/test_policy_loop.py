@@ -11,10 +11,12 @@ import pytest
 import pytest_asyncio
 
 from millrace.model.key_range import KEY_SPACE, key_place
+from millrace.server.container.in_flight import PENDING_SIZE_BYTES
 from millrace.server.streams import StreamsOptions
 from millrace.wire import messages as m
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
+from tests.support.files import MemoryFileSystem
 from tests.support.storage import MemoryStorage
 from tests.support.waiting import PATIENCE_S, until
 
@@ -74,6 +76,28 @@ async def test_load_makes_a_stream_split_and_silence_makes_it_merge(streams: Str
     assert len(stream.open_parts) == 1
     assert streams.runner.statistics.merges_total == 1
     assert stream.epochs[-1].cause.startswith("merge: ")
+
+
+@pytest.mark.asyncio
+async def test_a_plan_of_a_policy_that_is_replaced_meanwhile_is_dropped(tmp_path: Path, storage: MemoryStorage) -> None:
+    """Behaviour 24: here the stream has fewer segments than the old policy demands, and as many as the new one."""
+    (tmp_path / "wal").mkdir()
+    files = MemoryFileSystem()
+    four = json.dumps({"scaling": {"kind": "events", "target_per_s": 10, "min_segments": 4}})
+    two = json.dumps({"scaling": {"kind": "fixed", "segment_count": 2}})
+    async with streams_in(tmp_path, storage=storage, clock=ManualClock(), files=files) as streams:
+        await streams.controller.create("shop/orders", segment_count=2, configuration=four)
+        stream = streams.controller.find("shop/orders")
+        files.stall()
+        updating = asyncio.create_task(streams.controller.update("shop/orders", configuration=two))
+        await asyncio.to_thread(files.stalled.wait)
+        scaling = asyncio.create_task(streams.runner.scale())
+        in_flight = streams.opened.container.in_flight
+        await until(lambda: in_flight.held_bytes > len(in_flight) * PENDING_SIZE_BYTES)  # the plan waits for the update
+        files.resume()
+        await updating
+        await scaling
+        assert len(stream.open_parts) == 2
 
 
 @pytest.mark.asyncio
