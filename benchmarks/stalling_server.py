@@ -49,10 +49,14 @@ class StallingFileSystem(OsFileSystem):
 
 
 async def _serve(options: ServerOptions) -> None:
-    async with Server(options, files=StallingFileSystem()) as server:
-        server.own_process()
+    server = Server(options, files=StallingFileSystem())
+    if not await server.start_as_process():
+        return
+    try:
         print(json.dumps({"address": server.address, "console": server.console_address}), flush=True)
         await server.wait_for_end()
+    finally:
+        await server.stop()
 
 
 def main() -> None:

@@ -70,11 +70,12 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
         from millrace.server.app import Server
 
     terminal = console_on(stderr=True)
-    server = Server(options)
-    with terminal.status(f"opening {options.data_folder}") if with_banner else nullcontext():
-        await server.start()
+    status = terminal.status(f"opening {options.data_folder}")
+    server = Server(options, on_standby=status.update if with_banner else lambda _: None)
+    with status if with_banner else nullcontext():
+        if not await server.start_as_process():
+            return
     try:
-        server.own_process()
         if with_banner:
             terminal.print(_banner(server, options))
         await server.wait_for_end()

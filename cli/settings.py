@@ -50,6 +50,14 @@ class Given:
         Literal["local", "object"] | None,
         typer.Option(help="Where the log is: in the data folder, or in the object store.", show_default="local"),
     ] = None
+    standby: Annotated[
+        bool | None,
+        typer.Option(
+            "--standby",
+            help="While another server has the history, wait, and take over when it has ended; with --log object.",
+            show_default="no",
+        ),
+    ] = None
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file of settings.", show_default="$MILLRACE_CONFIG")
     ] = None
@@ -69,6 +77,7 @@ class Given:
             "console": self.console,
             "store": self.store,
             "wal.place": self.log,
+            "standby": self.standby or None,
             **more,
         }
         with _as_wrong_usage():

@@ -36,6 +36,7 @@ HEADINGS: Final = {
     "cache": "The cache of old events",
     "store": "The object store",
     "ownership": "Who owns the history",
+    "history": "Servers that stand by",
     "feed": "Feeds",
     "recovery": "The last start",
     "task": "Background tasks",

@@ -27,12 +27,16 @@ logger = logging.getLogger(__name__)
 
 
 async def _serve(options: ServerOptions) -> None:
-    async with Server(options) as server:
-        server.own_process()
+    server = Server(options)
+    if not await server.start_as_process():
+        return
+    try:
         line = json.dumps({"address": server.address, "console": server.console_address})
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
         await server.wait_for_end()
+    finally:
+        await server.stop()
 
 
 def main() -> int:
@@ -45,6 +49,7 @@ def main() -> int:
     parser.add_argument("--console", default="", help="HOST:PORT of the console (default: none)")
     parser.add_argument("--store", help="object store of the history: s3://BUCKET/PREFIX (default: none)")
     parser.add_argument("--log", choices=["local", "object"], help="where the log is (default: local)")
+    parser.add_argument("--standby", action="store_true", help="wait while another server has the history")
     parser.add_argument("--log-level", default="WARNING")
     parser.add_argument("--log-format", help="of standard error: text or json (default: text)")
     arguments = parser.parse_args()
@@ -54,6 +59,7 @@ def main() -> int:
         "console": arguments.console or "none",
         "store": arguments.store,
         "wal.place": arguments.log,
+        "standby": arguments.standby or None,
         "log.level": arguments.log_level.lower(),
         "log.format": arguments.log_format,
     }

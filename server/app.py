@@ -15,6 +15,7 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -68,6 +69,7 @@ MEASURE_S_MAX: Final = 5.0
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on, and how it is reached from here
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the log thread waits for the interpreter when the loop is busy; the default of 5 ms is many syncs."""
 
@@ -96,7 +98,12 @@ class ServerStatistics:
 
 
 class Server:
-    """A running server; use as an async context manager, or `start` and `stop`. Closes its storage at the end."""
+    """A running server; use as an async context manager, or `start` and `stop`. Closes its storage at the end.
+
+    Args:
+        files, storage, store, clock: in place of the real ones.
+        on_standby: called with who serves, for people, while this one stands by.
+    """
 
     def __init__(
         self,
@@ -106,6 +113,7 @@ class Server:
         storage: ChunkStorage | None = None,
         store: ObjectStore | None = None,
         clock: Clock | None = None,
+        on_standby: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._options = options = options.for_storage()
         self._files = files or OsFileSystem()
@@ -120,6 +128,7 @@ class Server:
             monitor=self._store_monitor,
             on_fenced=self._fenced,
             on_failure=self._task_failed,
+            on_standby=on_standby,
             storage=storage,
             store=store,
         )
@@ -175,7 +184,8 @@ class Server:
         """Take the ports, own the folder, recover, and listen.
 
         The folder is not touched where a port is in use, or where the object store cannot be relied on; nobody is let
-        in before all is recovered.
+        in before all is recovered. A standby waits here for as long as another server has the container. Cancelling
+        gives back what was taken.
 
         Raises:
             ConfigurationError: a folder or an address that cannot be used.
@@ -188,7 +198,7 @@ class Server:
                 with listening(options.console):
                     self._console = self._open_console(options.console)
             await self._history.open()
-            await self._open_container()
+            await self._open_container(is_standby=options.standby)
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
             with listening(options.listen):
                 await self._listener.start_serving()
@@ -221,13 +231,38 @@ class Server:
         await self._release(flush_s=max(SHUTDOWN_FLUSH_S_MIN, 0.9 * self._options.shutdown_s - elapsed_s))
         logger.info("stopped duration_s=%.3f", self._clock.monotonic_s() - started_s)
 
-    def own_process(self) -> None:
-        """Take the process for this server alone: its signals, its memory, its garbage collector.
+    async def start_as_process(self) -> bool:
+        """Start, and take the process for this server alone: its signals, its memory, its garbage collector.
 
-        From here on SIGTERM and SIGINT end it in good order; then it says in its log that it serves.
+        SIGTERM and SIGINT end it in good order from here on, also while it waits as a standby, or recovers. Once it
+        serves it says so in its log.
+
+        Returns:
+            Whether it serves; False if a signal has ended the start.
+
+        Raises:
+            ServerError: as `start`.
         """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        starting = asyncio.create_task(self.start(), name="start")
+        for number in ENDING_SIGNALS:
+            # Once: a second one must not end what the first one has begun to give back.
+            loop.add_signal_handler(number, lambda: starting.cancelling() or starting.cancel())
+        try:
+            await asyncio.wait([starting])
+        finally:
+            starting.cancel()  # of no effect, unless this was cancelled
+            await asyncio.wait([starting])
+        if starting.cancelled():
+            logger.info("start ended by a signal")
+            return False
+        await starting
+        self._own_process()
+        return True
+
+    def _own_process(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in ENDING_SIGNALS:
             loop.add_signal_handler(number, self._ended.set)
         self._connections.bound(raise_descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
         self._recovery.start(give_back_memory(self._clock), name="memory")
@@ -255,6 +290,7 @@ class Server:
             "cache": self._cache.statistics(),
             "front": replace(self._counters),
             "feed": replace(self._feed_counters),
+            "history": self._history.statistics(),
         }
         if services is None:  # the container is being recovered
             return parts
@@ -292,7 +328,7 @@ class Server:
         if self._stopping:
             return "the server is shutting down"
         if opened is None:
-            return "the container is being recovered"
+            return self._history.standing_by or "the container is being recovered"
         if self._recovering:
             return opened.container.refusal or "connections to the container before its recovery are being ended"
         statistics = opened.container.log.statistics()
@@ -309,7 +345,7 @@ class Server:
         services = self._services  # asked once: other threads look at it, too
         return None if services is None else services.opened
 
-    async def _open_container(self) -> None:
+    async def _open_container(self, *, is_standby: bool = False) -> None:
         options, history = self._options, self._history
         environment = await local_environment(
             CONTAINER,
@@ -324,7 +360,7 @@ class Server:
             cache=self._cache,
             page_size_bytes=options.tier2.page_size_bytes,
             on_failure=self._container_failed,
-            claim=partial(history.claim, CONTAINER),
+            claim=partial(history.claim, CONTAINER, is_standby=is_standby),
             store=history.store,
         )
         services = ContainerServices(await open_container(environment), options)

@@ -10,20 +10,32 @@ The lease is renewed all the time in between, also while a container is closed a
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 
-from .errors import OwnerFencedError, ServerError
+from .errors import OwnerFencedError, ServerError, StoreUnfitError
 from .folder import DataFolder, open_folder
 from .object_store import ObjectStore, StoreMonitor, StoreUrl, claim, find_owner, open_store
 from .options import ServerOptions
-from .ownership import FolderOwnership, Ownership, Worker, WorkerLease, claim_container
+from .ownership import Claimant, FolderOwnership, Ownership, Worker, WorkerLease, claim_container
 from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryStatistics:
+    """What a server has to do with its history.
+
+    Attributes:
+        is_standing_by: whether it waits for another server that has the history.
+    """
+
+    is_standing_by: bool
 
 
 class History:
@@ -33,11 +45,13 @@ class History:
         options: of the server.
         on_fenced: called once another server has taken over: nothing may be changed any more.
         on_failure: called with name and error if the lease cannot be renewed for a reason that is not handled.
+        on_standby: called with who serves, for people, while this one stands by.
         storage: tier 2 in place of that in the folder, closed with this.
         store: the object store in place of the one that the URL names, closed with this.
 
     Attributes:
         fence: that another server has taken over; None as far as is known.
+        standing_by: who serves while this one waits for its end, for people; empty if this one does not wait.
     """
 
     def __init__(
@@ -50,6 +64,7 @@ class History:
         monitor: StoreMonitor,
         on_fenced: Callable[[OwnerFencedError], None],
         on_failure: Callable[[str, BaseException], None],
+        on_standby: Callable[[str], None] = lambda _: None,
         storage: ChunkStorage | None = None,
         store: ObjectStore | None = None,
     ) -> None:
@@ -58,6 +73,7 @@ class History:
         self._clock = clock
         self._monitor = monitor
         self._on_fenced = on_fenced
+        self._on_standby = on_standby
         self._storage = storage
         self._given_store = store
         self._folder: DataFolder | None = None
@@ -65,6 +81,7 @@ class History:
         self._store: ObjectStore | None = None
         self._ownership: Ownership | None = None
         self.fence: OwnerFencedError | None = None
+        self.standing_by = ""
         # Apart from the tasks of the server, which end before its container does.
         self._supervisor = Supervisor(metrics=metrics, on_failure=on_failure)
 
@@ -106,13 +123,7 @@ class History:
         store = await open_store(url, options.objects, clock=clock, monitor=self._monitor, store=self._given_store)
         self._store = store
         self._storage = ObjectStorage(store, puts_count_max=options.objects.puts_count_max)
-        # Where all is in the store, a new folder continues what is there.
-        server_id = await find_owner(store, url) if options.has_remote_log else None
-        folder = await asyncio.to_thread(
-            open_folder, self._files, options.data_folder, store=str(url), server_id=server_id
-        )
-        self._folder = folder
-        await claim(store, url, server_id=folder.server_id, is_new=folder.is_new)
+        folder = self._folder = await self._own_folder(store, url)
         worker = await asyncio.to_thread(Worker.in_folder, folder.path, clock=clock)
         lease = WorkerLease(
             store, worker, url=str(url), lease_s=options.objects.lease_s, clock=clock, on_fenced=self.fenced
@@ -121,13 +132,35 @@ class History:
         self._lease = lease
         self._supervisor.start(lease.run(), name="lease")
 
-    async def claim(self, number: int, next_epoch: int, *, discard: Callable[[], None]) -> Ownership:
-        """Take a container for one start of it.
+    async def _own_folder(self, store: ObjectStore, url: StoreUrl) -> DataFolder:
+        """Own the data folder, as that of the server to which the prefix belongs from now on."""
+        is_remote = self._options.has_remote_log
+        while True:
+            # Where all is in the store, a new folder continues what is there.
+            server_id = await find_owner(store, url) if is_remote else None
+            folder = self._folder = await asyncio.to_thread(
+                open_folder, self._files, self._options.data_folder, store=str(url), server_id=server_id
+            )
+            try:
+                await claim(store, url, server_id=folder.server_id, is_new=folder.is_new)
+            except StoreUnfitError:
+                if not (is_remote and folder.is_new) or server_id is not None:
+                    raise
+                # Another server took the empty prefix since we looked.
+                folder.lock.close()
+            else:
+                return folder
+
+    async def claim(
+        self, number: int, next_epoch: int, *, discard: Callable[[], None], is_standby: bool = False
+    ) -> Ownership:
+        """Take a container for one start of it. Cancelling leaves it open whether it is taken.
 
         Args:
             number: of the container.
             next_epoch: above all that the folder and tier 2 know of.
             discard: see `container.local.Claim`.
+            is_standby: wait for as long as another server has it.
 
         Raises:
             ConfigurationError: another server has it, or has had it since; says which.
@@ -136,16 +169,20 @@ class History:
         """
         if self._lease is None:
             return FolderOwnership(next_epoch)
-        self._ownership = await claim_container(
-            self._lease,
-            number,
-            files=self._files,
-            folder=self.folder.container(number),
-            server_id=self.folder.server_id,
-            next_epoch=next_epoch,
-            has_remote_log=self._options.has_remote_log,
-            discard=discard,
-        )
+        try:
+            self._ownership = await claim_container(
+                self._lease,
+                number,
+                files=self._files,
+                folder=self.folder.container(number),
+                server_id=self.folder.server_id,
+                next_epoch=next_epoch,
+                has_remote_log=self._options.has_remote_log,
+                discard=discard,
+                on_standby=self._stand_by if is_standby else None,
+            )
+        finally:
+            self.standing_by = ""
         return self._ownership
 
     async def close(self, *, release_s: float) -> None:
@@ -172,12 +209,27 @@ class History:
             self.fence = error
             self._on_fenced(error)
 
+    def statistics(self) -> HistoryStatistics:
+        """Return figures as of now. May be called from any thread."""
+        return HistoryStatistics(is_standing_by=bool(self.standing_by))
+
     def health(self) -> str:
         """Return what is wrong with the store or the lease, empty if nothing is. May be asked in any thread."""
         problems = [self._monitor.health()]
         if self._lease is not None and (age_s := self._lease.statistics().age_s) > self._lease.lease_s:
             problems.append(f"the lease was not renewed for {age_s:.0f} s: another server may take over")
         return "; ".join(filter(None, problems))
+
+    def _stand_by(self, owner: Claimant) -> None:
+        """Take notice that another server has the container, and is waited for."""
+        standing_by = f"standing by: {owner} serves since {owner.since}"
+        if standing_by != self.standing_by:
+            logger.info(
+                "standing by host=%s folder=%s since=%s lease_s=%g",
+                owner.host, owner.folder, owner.since, owner.lease_s,
+            )  # fmt: skip
+            self._on_standby(standing_by)
+        self.standing_by = standing_by
 
     async def _release(self, lease: WorkerLease) -> None:
         if self._ownership is not None:

@@ -75,6 +75,8 @@ class ServerOptions:
         console: the HTTP address for the web page, metrics, health and feeds, HOST:PORT; none turns it off.
         store: the object store for history, s3://BUCKET/PREFIX; none keeps it in the data folder. It cannot change once
             there is history.
+        standby: while another server has the history, wait, and take over when that has ended; needs a log in the
+            object store.
         shutdown_s: how long a server that is stopped waits for running requests.
     """
 
@@ -82,6 +84,7 @@ class ServerOptions:
     listen: Address = field(default=Address("127.0.0.1", DATA_PORT))
     console: Address | None = field(default=Address("127.0.0.1", CONSOLE_PORT))
     store: StoreUrl | None = None
+    standby: bool = False
     shutdown_s: float = 10.0
     log: LogOptions = field(default_factory=LogOptions)
     wal: WalOptions = field(default_factory=WalOptions)
@@ -104,6 +107,13 @@ class ServerOptions:
             demand(
                 self.wal.place == "local", self.wal, "place", "local, as there is no object store: set one with --store"
             )
+        demand(
+            not self.standby or self.has_remote_log,
+            self,
+            "standby",
+            "false where the log is on a local disk: a server that takes over would not have what was acknowledged; set"
+            " --log object",
+        )
 
     @property
     def has_remote_log(self) -> bool:

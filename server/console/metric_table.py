@@ -275,6 +275,14 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         ),
     ),
     **_part(
+        "history",
+        is_standing_by=Declared(
+            "standing_by",
+            "1 while this server waits for another one that serves. It is not healthy then, as it serves nobody. No "
+            "reason for an alert.",
+        ),
+    ),
+    **_part(
         "feed",
         open=Declared("open", "Feeds that are open. At MILLRACE_FEED_COUNT_MAX, further ones are refused."),
         opened_total=Declared(

@@ -41,6 +41,7 @@ from .folder_claim import NO_CLAIM, FolderClaim, read_folder_claim, write_folder
 from .lease import Watched, WorkerLease, end_lease, lease_key, read_lease, watch_lease
 from .manifest import EPOCHS_COUNT_MAX, Claimant, Manifest, decode_manifest, encode_manifest, manifest_key
 from .ownership import CopyRecord, OwnershipStatistics, RemoteLog
+from .standby import stand_by
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ async def claim_container(
     has_remote_log: bool = False,
     discard: Callable[[], None] = lambda: None,
     on_fenced: Callable[[OwnerFencedError], None] | None = None,
+    on_standby: Callable[[Claimant], None] | None = None,
 ) -> "ManifestOwnership":
     """Claim a container for this process, again if it has it already, and return the right to change it.
 
@@ -98,6 +100,8 @@ async def claim_container(
         discard: deletes what is kept of the container in the folder, as others have changed it since; blocks.
         on_fenced: called once, in the loop, when another server is seen to have taken over; that of the lease if not
             given.
+        on_standby: called with each other owner that is found. It is waited for until it has ended, for as long as it
+            lives; None: a start that finds one that lives is refused.
 
     Raises:
         OwnedElsewhereError: another server has it, or has had it since this folder did; names it, and what to do.
@@ -107,7 +111,6 @@ async def claim_container(
         OwnerFencedError: another server has taken over everything that this process had.
         StorageError: disk or store cannot be used now. Try again.
     """
-    await lease.confirm()
     claiming = _Claiming(
         lease,
         container,
@@ -117,6 +120,7 @@ async def claim_container(
         next_epoch=next_epoch,
         has_remote_log=has_remote_log,
         discard=discard,
+        on_standby=on_standby,
     )
     found = await claiming.claim()
     return ManifestOwnership(lease, found, on_fenced=on_fenced or lease.on_fenced)
@@ -306,9 +310,11 @@ class _Claiming:
         next_epoch: int,
         has_remote_log: bool,
         discard: Callable[[], None],
+        on_standby: Callable[[Claimant], None] | None,
     ) -> None:
         self._has_remote_log = has_remote_log
         self._discard = discard
+        self._on_standby = on_standby
         self._lease = lease
         self._store = lease.store
         self._worker = lease.worker
@@ -322,13 +328,18 @@ class _Claiming:
     async def claim(self) -> FoundManifest:
         """Go through the steps until one claim succeeds, or there can be none."""
         owner: Claimant | None = None
-        for _ in range(ATTEMPTS_COUNT_MAX):
+        failed_count = 0
+        while failed_count < ATTEMPTS_COUNT_MAX:
+            await self._lease.confirm()
             mine = await asyncio.to_thread(read_folder_claim, self._files, self._folder)
             found = await read_manifest(self._store, self._container, url=self._lease.url)
             self._check_ours(found, mine)
             owner = found.manifest.owner if found else None
             if owner is not None and not await self._is_over(owner, mine):
-                continue  # it was released meanwhile, or somebody else takes over
+                # It was released meanwhile, or somebody else takes over. A standby sees any number of owners.
+                failed_count = 0 if self._on_standby else failed_count + 1
+                continue
+            await self._lease.confirm()  # it may have stood still while it waited
             wanted = self._wanted(found)
             if self._has_remote_log and not (found and mine and mine.knows(found.manifest.claim_id)):
                 # Before the folder knows the claim: after a crash in between it would keep what is discarded here.
@@ -336,6 +347,7 @@ class _Claiming:
             begun = (mine or NO_CLAIM).begun(wanted.claim_id, over=found.manifest.claim_id if found else None)
             await self._keep(begun)
             if (tag := await self._put(found, encode_manifest(wanted))) is None:
+                failed_count += 1
                 continue
             await self._keep(FolderClaim(wanted.claim_id))
             self._log(wanted, owner)
@@ -406,7 +418,7 @@ class _Claiming:
             mine: what this folder has claimed.
 
         Raises:
-            OwnedElsewhereError: it lives.
+            OwnedElsewhereError: it lives, and this is no standby.
         """
         if owner.worker_id == self._worker.worker_id:
             return True
@@ -417,6 +429,8 @@ class _Claiming:
             # two machines may have the same place, as containers have the names and volumes that they are given.
             is_alive, found = False, await read_lease(self._store, owner)
         else:
+            if self._on_standby is not None:
+                return await self._outlives(owner, self._on_standby)
             logger.info(
                 "container has an owner, watching its lease container=%d host=%s folder=%s since=%s lease_s=%g",
                 self._container,
@@ -434,6 +448,12 @@ class _Claiming:
                 f"is served by {owner} since {owner.since}; stop that server first", subject=self._subject
             )
         return True
+
+    async def _outlives(self, owner: Claimant, on_standby: Callable[[Claimant], None]) -> bool:
+        """Wait until an owner has ended; return False if the manifest is to be read again."""
+        on_standby(owner)
+        watched, found = await stand_by(self._store, owner, clock=self._lease.clock)
+        return watched is Watched.SILENT and await end_lease(self._store, owner, found=found, by=self._worker)
 
     def _wanted(self, found: FoundManifest | None) -> Manifest:
         """Return the manifest with this process as the owner."""

@@ -415,10 +415,18 @@ async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> t
         asked_s = clock.monotonic_s()
         found = await _read(store, key)
         if (found and found.content) != (first and first.content):
-            is_gone = found is None or decode_lease(found.content, place=key).ended_by is not None
-            return (Watched.GONE if is_gone else Watched.ALIVE), found
+            return (Watched.GONE if is_ended(found, key=key) else Watched.ALIVE), found
         if asked_s - started_s >= owner.lease_s:
             return Watched.SILENT, found
+
+
+def is_ended(found: StoredObject | None, *, key: str) -> bool:
+    """Return whether the lease with that key was deleted, or ended by another server.
+
+    Raises:
+        ManifestUnreadableError: what is there is no lease.
+    """
+    return found is None or decode_lease(found.content, place=key).ended_by is not None
 
 
 async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject | None, by: Worker) -> bool:
@@ -431,7 +439,7 @@ async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject 
         StorageError: it may be ended.
     """
     key = lease_key(owner.worker_id)
-    if found is None or decode_lease(found.content, place=key).ended_by is not None:
+    if found is None or is_ended(found, key=key):
         return True
     ender = Ender(worker_id=by.worker_id, host=by.host, folder=by.folder)
     content = encode_lease(replace(decode_lease(found.content, place=key), ended_by=ender))
@@ -439,8 +447,7 @@ async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject 
         await store.replace(key, content, tag=found.tag)
         return True
     except ObjectChangedError:
-        present = await _read(store, key)
-        return present is None or decode_lease(present.content, place=key).ended_by is not None
+        return is_ended(await _read(store, key), key=key)
 
 
 async def read_lease(store: ObjectStore, owner: Claimant) -> StoredObject | None:

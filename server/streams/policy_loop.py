@@ -319,7 +319,7 @@ class StreamsRunner:
     async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan, *, configuration: str) -> None:
         """Carry out a plan, unless the policy that asked for it was replaced: then the next visit decides again.
 
-        A new policy may have been on its way to the disk when the plan was made. Once nothing is on its way, the scale is
+        A new policy may have been on its way to the disk when the plan was made. Once nothing is, the scale is
         decided without a wait after this check.
         """
         await self._streams.settled(stream.name)

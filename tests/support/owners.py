@@ -2,13 +2,13 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from millrace.server.errors import OwnerFencedError
 from millrace.server.object_store import ObjectStore
-from millrace.server.ownership import ManifestOwnership, Worker, WorkerLease, claim_container
+from millrace.server.ownership import Claimant, ManifestOwnership, Worker, WorkerLease, claim_container
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 
@@ -62,7 +62,12 @@ class Process:
         return self
 
     async def claim(
-        self, next_epoch: int = 1, *, server_id: uuid.UUID = SERVER_ID, has_remote_log: bool = False
+        self,
+        next_epoch: int = 1,
+        *,
+        server_id: uuid.UUID = SERVER_ID,
+        has_remote_log: bool = False,
+        on_standby: Callable[[Claimant], None] | None = None,
     ) -> ManifestOwnership:
         """Claim the container."""
         return await claim_container(
@@ -74,6 +79,7 @@ class Process:
             next_epoch=next_epoch,
             has_remote_log=has_remote_log,
             discard=self._discard,
+            on_standby=on_standby,
         )
 
     def _discard(self) -> None:

@@ -23,12 +23,17 @@ STEP_S: Final = 0.5
 
 
 class Site:
-    """A data folder whose history is in a store, and the server that serves it, on a clock of its own."""
+    """A data folder whose history is in a store, and the server that serves it, on a clock of its own.
 
-    def __init__(self, folder: Path, store: ObjectStore, *, wal: WalOptions = SMALL_WAL) -> None:
+    Args:
+        standby: see `ServerOptions`.
+    """
+
+    def __init__(self, folder: Path, store: ObjectStore, *, wal: WalOptions = SMALL_WAL, standby: bool = False) -> None:
         self.folder = folder
         self.store = store
         self.wal = wal
+        self.standby = standby
         self.clock = ManualClock()
         self.server = self._server()
 
@@ -37,6 +42,7 @@ class Site:
             self.folder,
             store=URL,
             wal=self.wal,
+            standby=self.standby,
             objects=ObjectStoreOptions(lease_s=LEASE_S),
             container=QUIET,
             shutdown_s=20.0,

@@ -1,0 +1,55 @@
+"""Waiting until the owner of a container has ended, for as long as it lives.
+
+A start that finds an owner is refused unless that is silent for the length of its lease (`watch_lease`). A standby
+waits on. It looks at the lease more often, since a takeover begins with the look that finds it silent for so long. And
+it takes only the silence of the owner for silence: after an outage of the store, in which the owner could not renew its
+lease and nobody could have read that, the whole length counts again.
+"""
+
+import logging
+from typing import Final
+
+from millrace.server.errors import StorageError
+from millrace.server.host.clock import Clock
+from millrace.server.object_store import ObjectStore, StoredObject
+
+from .lease import RENEWALS_COUNT, Watched, is_ended, lease_key, read_lease
+from .manifest import Claimant
+
+logger = logging.getLogger(__name__)
+
+LOOKS_COUNT: Final = 12
+"""In the length of the lease; each is one GET."""
+
+
+async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[Watched, StoredObject | None]:
+    """Wait until the lease of an owner was the same for its whole length, or is gone; return also what it is then.
+
+    Cancelling is safe: nothing is changed.
+
+    Raises:
+        ManifestUnreadableError: what is stored as its lease is none.
+    """
+    seen: StoredObject | None = None
+    since_s: float | None = None
+    is_failing = False
+    while True:
+        asked_s = clock.monotonic_s()
+        try:
+            found = await read_lease(store, owner)
+        except StorageError as error:
+            if not is_failing:
+                logger.warning("standing by, the lease cannot be read host=%s error=%s", owner.host, error)
+            is_failing, since_s = True, None
+        else:
+            is_failing = False
+            # What a slow look tells may be older than a renewal that the same trouble has held up.
+            is_slow = clock.monotonic_s() - asked_s > owner.lease_s / RENEWALS_COUNT
+            is_same = since_s is not None and (found and found.content) == (seen and seen.content)
+            if since_s is not None and not is_same and is_ended(found, key=lease_key(owner.worker_id)):
+                return Watched.GONE, found
+            if since_s is None or is_slow or not is_same:
+                seen, since_s = found, clock.monotonic_s()
+            elif asked_s - since_s >= owner.lease_s:
+                return Watched.SILENT, found
+        await clock.sleep(owner.lease_s / LOOKS_COUNT)

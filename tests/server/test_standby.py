@@ -1,0 +1,244 @@
+"""Servers that stand by for another one whose log is in the object store."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import millrace
+from millrace.server.errors import OwnerFencedError, SettingError
+from millrace.wire import messages as m
+from tests.support.folders import tmp_path
+from tests.support.object_store import MemoryObjectStore
+from tests.support.protocol import Peer, Stored
+from tests.support.s3 import MotoServer
+from tests.support.servers import SMALL_WAL, server_options
+from tests.support.sites import LEASE_S, Site, leases_in, manifest_in
+from tests.support.waiting import until
+
+__all__ = ["tmp_path"]
+
+pytestmark = [pytest.mark.slow]
+
+REMOTE: Final = replace(SMALL_WAL, place="object", puts_per_s_max=0.0)
+
+
+def site(folder: Path, store: MemoryObjectStore) -> Site:
+    return Site(folder, store, wal=REMOTE, standby=True)
+
+
+async def stands_by(waiting: Site, *others: Site) -> "asyncio.Future[Any]":
+    """Start a server that is to wait, and return its start once it does."""
+    waiting.server = waiting._server()
+    starting = asyncio.ensure_future(waiting.passing(waiting.server.start(), *(other.clock for other in others)))
+    await until(lambda: waiting.server.health().startswith("standing by: "))
+    return starting
+
+
+@pytest.mark.asyncio
+async def test_it_lets_nobody_in_while_another_serves_and_takes_over_when_that_is_killed(tmp_path: Path) -> None:
+    """Behaviour 94: with all that was acknowledged."""
+    store = MemoryObjectStore()
+    first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
+    await first.start()
+    await first.stored(b"one")
+    starting = await stands_by(second, first)
+    assert second.server.health().startswith("standing by: ")
+    assert "first) serves since" in second.server.health()
+    with pytest.raises(ConnectionRefusedError):
+        await Peer.connect(second.server.address)
+    first.clock.move(10 * LEASE_S)
+    await first.stored_more(b", two")
+
+    epoch = manifest_in(store)["epoch"]
+    await first.killed()
+    await starting
+    assert manifest_in(store)["epoch"] == epoch + 1
+    assert await second.content() == b"one, two"
+    assert not second.server.health()
+    await second.stop()
+
+
+@pytest.mark.asyncio
+async def test_one_that_was_superseded_ends_and_does_not_stand_by(tmp_path: Path) -> None:
+    """Behaviour 91: its connections must not wait for it. A supervisor starts it again."""
+    store = MemoryObjectStore()
+    first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
+    await first.start()
+    await first.stored(b"one")
+    async with await Peer.connect(first.server.address) as peer:
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+        await second.start()  # no time passes for the first one
+        (outcome,) = await peer.settled(await peer.append(info.segment_id, b", late"))
+        assert not isinstance(outcome, Stored)
+    with pytest.raises(OwnerFencedError, match="second"):
+        await first.passing(first.server.wait_for_end())
+    await first.stop()
+
+    starting = await stands_by(first, second)
+    await second.stop()
+    await starting
+    assert await first.content() == b"one"
+    await first.stop()
+
+
+@pytest.mark.asyncio
+async def test_of_two_that_begin_with_an_empty_prefix_one_serves_and_one_stands_by(tmp_path: Path) -> None:
+    """Neither is refused as another server: who comes second becomes one of the first one's server."""
+    store = MemoryObjectStore()
+    sites = [site(tmp_path / name, store) for name in ("first", "second")]
+    starts = []
+    for each in sites:
+        each.server = each._server()
+        starts.append(asyncio.ensure_future(each.server.start()))
+
+    def is_decided() -> bool:
+        for each in sites:
+            each.clock.move(0.1)
+        return any(start.done() for start in starts) and any(
+            each.server.health().startswith("standing by: ") for each in sites
+        )
+
+    await until(is_decided)
+    (serving,) = [each for each, start in zip(sites, starts, strict=True) if start.done()]
+    (waiting,) = [start for start in starts if not start.done()]
+    await serving.stored(b"one")
+    await serving.stop()
+    (other,) = [each for each in sites if each is not serving]
+    await other.passing(waiting)
+    assert await other.content() == b"one"
+    await other.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_start_that_is_cancelled_while_it_stands_by_gives_all_back(tmp_path: Path) -> None:
+    store = MemoryObjectStore()
+    first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
+    await first.start()
+    claim = manifest_in(store)["claim_id"]
+    starting = asyncio.ensure_future(second.server.start())
+
+    def is_waiting() -> bool:
+        for each in (first, second):
+            each.clock.move(0.1)
+        return second.server.health().startswith("standing by: ")
+
+    await until(is_waiting)
+    assert len(leases_in(store)) == 2
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first.passing(starting, second.clock)
+    assert manifest_in(store)["claim_id"] == claim
+    assert len(leases_in(store)) == 1
+    await first.stop()
+
+
+def test_a_log_on_a_local_disk_has_no_standby(tmp_path: Path) -> None:
+    """It would not have what was acknowledged."""
+    with pytest.raises(SettingError, match=r"standby is true; it must be false where the log is on a local disk"):
+        server_options(tmp_path, standby=True)
+
+
+# --- real processes ---
+
+
+class Program:
+    """A server process that may stand by: its ports are known before it serves."""
+
+    def __init__(self, folder: Path, url: str, environment: dict[str, str]) -> None:
+        self.address, self.console = free_address(), free_address()
+        self._process = subprocess.Popen(
+            [
+                sys.executable, "-m", "millrace.server", str(folder), "--listen", self.address,
+                "--console", self.console, "--store", url, "--log", "object", "--standby",
+            ],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def problem(self) -> str:
+        """Return what /health says; empty if it is well, or does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://{self.console}/health") as answer:
+                found = json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                found = json.load(error)
+        except OSError:
+            return ""
+        problem: str = found["problem"]
+        return problem
+
+    def serves(self) -> None:
+        """Wait until it says that it serves."""
+        assert self._process.stdout is not None
+        assert json.loads(self._process.stdout.readline())["address"] == self.address
+
+    def end(self, number: int) -> int:
+        """Send a signal, and return the exit code."""
+        self._process.send_signal(number)
+        with self._process:
+            return self._process.wait()
+
+    def kill(self) -> None:
+        """Leave no process."""
+        if self._process.poll() is None:
+            self.end(signal.SIGKILL)
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@contextmanager
+def programs(moto: MotoServer, folder: Path, environment: dict[str, str]) -> Iterator[tuple[Program, Program]]:
+    """Run two, of which the first one serves and the second one stands by."""
+    bucket = moto.make_bucket()
+    environment = environment | bucket.environment | {"MILLRACE_OBJECTS_LEASE_S": "1"}
+    first = Program(folder / "first", bucket.url, environment)
+    try:
+        first.serves()
+        second = Program(folder / "second", bucket.url, environment)
+        try:
+            asyncio.run(until(lambda: second.problem().startswith("standing by: ")))
+            yield first, second
+        finally:
+            second.kill()
+    finally:
+        first.kill()
+
+
+def test_a_client_of_both_continues_with_the_standby(tmp_path: Path, moto: MotoServer) -> None:
+    """Behaviour 94: a named writer and a reader, over kill -9 of the server that served them."""
+    with (
+        programs(moto, tmp_path, dict(os.environ)) as (first, second),
+        millrace.blocking.connect(f"{second.address},{first.address}") as client,
+    ):
+        client.create_stream("shop/orders")
+        with client.writer("shop/orders", writer_id="till") as writer, client.reader("shop/orders") as reader:
+            writer.write(b"one", key="k").result()
+            assert next(iter(reader)).value == b"one"
+            first.kill()
+            writer.write(b"two", key="k").result()
+            assert next(iter(reader)).value == b"two"
+        second.serves()
+        with client.reader("shop/orders", end=millrace.TAIL) as reader:
+            assert [event.value for event in reader] == [b"one", b"two"]
+
+
+def test_sigterm_ends_one_that_stands_by(tmp_path: Path, moto: MotoServer) -> None:
+    with programs(moto, tmp_path, dict(os.environ)) as (first, second):
+        assert second.end(signal.SIGTERM) == 0
+        assert first.end(signal.SIGTERM) == 0
