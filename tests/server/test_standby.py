@@ -1,16 +1,7 @@
 """Servers that stand by for another one whose log is in the object store."""
 
 import asyncio
-import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +13,7 @@ from millrace.server.errors import OwnerFencedError, SettingError
 from millrace.wire import messages as m
 from tests.support.folders import tmp_path
 from tests.support.object_store import MemoryObjectStore
+from tests.support.pairs import pair
 from tests.support.protocol import Peer, Stored
 from tests.support.s3 import MotoServer
 from tests.support.servers import SMALL_WAL, server_options
@@ -154,76 +146,10 @@ def test_a_log_on_a_local_disk_has_no_standby(tmp_path: Path) -> None:
 # --- real processes ---
 
 
-class Program:
-    """A server process that may stand by: its ports are known before it serves."""
-
-    def __init__(self, folder: Path, url: str, environment: dict[str, str]) -> None:
-        self.address, self.console = free_address(), free_address()
-        self._process = subprocess.Popen(
-            [
-                sys.executable, "-m", "millrace.server", str(folder), "--listen", self.address,
-                "--console", self.console, "--store", url, "--log", "object", "--standby",
-            ],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def problem(self) -> str:
-        """Return what /health says; empty if it is well, or does not answer."""
-        try:
-            with urllib.request.urlopen(f"http://{self.console}/health") as answer:
-                found = json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                found = json.load(error)
-        except OSError:
-            return ""
-        problem: str = found["problem"]
-        return problem
-
-    def serves(self) -> None:
-        """Wait until it says that it serves."""
-        assert self._process.stdout is not None
-        assert json.loads(self._process.stdout.readline())["address"] == self.address
-
-    def end(self, number: int) -> int:
-        """Send a signal, and return the exit code."""
-        self._process.send_signal(number)
-        with self._process:
-            return self._process.wait()
-
-    def kill(self) -> None:
-        """Leave no process."""
-        if self._process.poll() is None:
-            self.end(signal.SIGKILL)
-
-
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@contextmanager
-def programs(moto: MotoServer, folder: Path, environment: dict[str, str]) -> Iterator[tuple[Program, Program]]:
-    """Run two, of which the first one serves and the second one stands by."""
-    bucket = moto.make_bucket()
-    environment = environment | bucket.environment | {"MILLRACE_OBJECTS_LEASE_S": "1"}
-    first = Program(folder / "first", bucket.url, environment)
-    try:
-        first.serves()
-        second = Program(folder / "second", bucket.url, environment)
-        try:
-            asyncio.run(until(lambda: second.problem().startswith("standing by: ")))
-            yield first, second
-        finally:
-            second.kill()
-    finally:
-        first.kill()
-
-
 def test_a_client_of_both_continues_with_the_standby(tmp_path: Path, moto: MotoServer) -> None:
     """Behaviour 94: a named writer and a reader, over kill -9 of the server that served them."""
     with (
-        programs(moto, tmp_path, dict(os.environ)) as (first, second),
+        pair(moto, tmp_path) as (first, second),
         millrace.blocking.connect(f"{second.address},{first.address}") as client,
     ):
         client.create_stream("shop/orders")
@@ -239,6 +165,6 @@ def test_a_client_of_both_continues_with_the_standby(tmp_path: Path, moto: MotoS
 
 
 def test_sigterm_ends_one_that_stands_by(tmp_path: Path, moto: MotoServer) -> None:
-    with programs(moto, tmp_path, dict(os.environ)) as (first, second):
+    with pair(moto, tmp_path) as (first, second):
         assert second.end(signal.SIGTERM) == 0
         assert first.end(signal.SIGTERM) == 0
