@@ -14,7 +14,7 @@ COPY spark_source spark_source
 COPY cli cli
 COPY examples examples
 COPY src src
-RUN pip install --no-cache-dir --prefix=/installed '.[server,compression]'
+RUN pip install --no-cache-dir --prefix=/installed '.[server,store,compression]'
 
 FROM python:3.13-slim
 COPY --from=build /installed /usr/local
