@@ -34,7 +34,7 @@ from millrace.server.errors import (
     StoreUnfitError,
 )
 from millrace.server.host.files import FileSystem
-from millrace.server.object_store import ObjectStore
+from millrace.server.object_store import ObjectStore, StoredObject
 
 from .fields import utc_text
 from .folder_claim import NO_CLAIM, FolderClaim, read_folder_claim, write_folder_claim
@@ -324,6 +324,8 @@ class _Claiming:
         self._server_id = server_id
         self._next_epoch = next_epoch
         self._subject = _subject(container, lease.url)
+        # Whose lease was ended last.
+        self._ended: uuid.UUID | None = None
 
     async def claim(self) -> FoundManifest:
         """Go through the steps until one claim succeeds, or there can be none."""
@@ -420,7 +422,7 @@ class _Claiming:
         Raises:
             OwnedElsewhereError: it lives, and this is no standby.
         """
-        if owner.worker_id == self._worker.worker_id:
+        if owner.worker_id in (self._worker.worker_id, self._ended):
             return True
         is_restored = mine is not None and mine.restored_from is not None
         if owner.place == self._worker.place and not is_restored:
@@ -430,7 +432,11 @@ class _Claiming:
             is_alive, found = False, await read_lease(self._store, owner)
         else:
             if self._on_standby is not None:
-                return await self._outlives(owner, self._on_standby)
+                self._on_standby(owner)
+                watched, found = await stand_by(self._store, owner, clock=self._lease.clock)
+                if watched is Watched.SILENT:
+                    await self._end(owner, found)
+                return False  # it may have changed the manifest since that was read
             logger.info(
                 "container has an owner, watching its lease container=%d host=%s folder=%s since=%s lease_s=%g",
                 self._container,
@@ -443,17 +449,18 @@ class _Claiming:
             if watched is Watched.GONE:
                 return False
             is_alive = watched is Watched.ALIVE
-        if is_alive or not await end_lease(self._store, owner, found=found, by=self._worker):
+        if is_alive or not await self._end(owner, found):
             raise OwnedElsewhereError(
                 f"is served by {owner} since {owner.since}; stop that server first", subject=self._subject
             )
         return True
 
-    async def _outlives(self, owner: Claimant, on_standby: Callable[[Claimant], None]) -> bool:
-        """Wait until an owner has ended; return False if the manifest is to be read again."""
-        on_standby(owner)
-        watched, found = await stand_by(self._store, owner, clock=self._lease.clock)
-        return watched is Watched.SILENT and await end_lease(self._store, owner, found=found, by=self._worker)
+    async def _end(self, owner: Claimant, found: StoredObject | None) -> bool:
+        """End the lease of an owner, which is not watched again then; return whether it is ended."""
+        is_ended = await end_lease(self._store, owner, found=found, by=self._worker)
+        if is_ended:
+            self._ended = owner.worker_id
+        return is_ended
 
     def _wanted(self, found: FoundManifest | None) -> Manifest:
         """Return the manifest with this process as the owner."""

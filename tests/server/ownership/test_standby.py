@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from millrace.server.ownership import ManifestOwnership, decode_manifest
+from millrace.server.ownership import CopyRecord, ManifestOwnership, decode_manifest
 from millrace.server.ownership.claim import ATTEMPTS_COUNT_MAX
 from millrace.server.ownership.lease import RENEWALS_COUNT
 from millrace.server.ownership.manifest import Claimant
@@ -18,6 +18,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.asyncio
 
 LOOK_S = LEASE_S / LOOKS_COUNT
+COPY = CopyRecord(name="copy", sequence=5, container_epoch=3, replay_from=4)
 
 
 @pytest.fixture
@@ -71,6 +72,7 @@ async def test_it_waits_for_as_long_as_the_owner_lives_and_takes_over_from_a_dea
     waiting = await Waiting.begin(memory, clock, "two")
     for _ in range(100):
         await clock.advance(LEASE_S / RENEWALS_COUNT)
+    await ownership.record_copy(COPY)  # changes the manifest
     assert not waiting.claiming.done()
     assert [each.host for each in waiting.seen] == ["one"]
     assert decode_manifest(memory.objects["c0000/manifest"]).epoch == ownership.epoch
