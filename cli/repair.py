@@ -1,7 +1,7 @@
 """`millrace repair`: accept that content of the log is lost, so that a server stores again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -233,7 +233,7 @@ class UnclaimedOwnership:
         self.copy = copy
         self.log: RemoteLog | None = None
 
-    def log_began(self, first_sequence: int) -> None:
+    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
         """Do nothing: the log is in the folder."""
 
     async def record_copy(self, copy: CopyRecord) -> None:

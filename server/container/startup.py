@@ -92,7 +92,7 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         )
         if loss is None:
             await container.start()
-            environment.ownership.log_began(log.durable_sequence + 1)
+            environment.ownership.log_began(log.report.epoch_ends)
             await _save_first(checkpointer)
             await _copy_acceptance(checkpointer, environment.ownership.copy, state)
         else:

@@ -18,7 +18,7 @@ A crash between any two steps leaves a folder that can claim the container, or t
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -146,8 +146,8 @@ class ManifestOwnership:
         self._on_fenced = on_fenced
         self._changing = asyncio.Lock()
         self._fenced: OwnerFencedError | None = None
-        # The first batch of the log of this start; None while it has not begun.
-        self._log_first: int | None = None
+        # Where earlier epochs of the log have ended; empty while that of this start has not begun.
+        self._epoch_ends: Mapping[int, int] = {}
 
     @property
     def epoch(self) -> int:
@@ -174,9 +174,9 @@ class ManifestOwnership:
         """Where the log is, see `Ownership`."""
         return self._found.manifest.log
 
-    def log_began(self, first_sequence: int) -> None:
-        """Take notice where the log of this start begins, see `Ownership`: earlier epochs end before that."""
-        self._log_first = first_sequence
+    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
+        """Take notice where earlier epochs of the log have ended, see `Ownership`."""
+        self._epoch_ends = dict(epoch_ends)
 
     @property
     def fenced(self) -> OwnerFencedError | None:
@@ -206,14 +206,12 @@ class ManifestOwnership:
         )
 
     def _shortened(self, log: RemoteLog | None, from_sequence: int) -> RemoteLog | None:
-        """Return the log from a batch on."""
+        """Return the log from a batch on, without epochs that end before: a fence below tells of none of the others."""
         if log is None:
             return None
-        is_own = self._log_first is not None and from_sequence >= self._log_first
-        return RemoteLog(
-            epochs=log.epochs[-1:] if is_own else log.epochs,
-            from_sequence=max(log.from_sequence, from_sequence),
-        )
+        first = max(log.from_sequence, from_sequence)
+        epochs = (each for each in log.epochs if self._epoch_ends.get(each, first + 1) > first)
+        return RemoteLog(epochs=tuple(epochs), from_sequence=first)
 
     async def raise_epoch(self) -> int:
         """Continue under the next epoch, see `Ownership`. Cancelling leaves it open whether it is raised."""

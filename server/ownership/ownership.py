@@ -5,6 +5,7 @@ There are two kinds. In a data folder of its own a server has that right while i
 changed by compare-and-swap only (`claim.ManifestOwnership`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,8 +98,12 @@ class Ownership(Protocol):
         """Where the log is in the object store; None if it is in the data folder."""
         ...
 
-    def log_began(self, first_sequence: int) -> None:
-        """Take notice with which batch the log of this start begins, once it does."""
+    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
+        """Take notice where earlier epochs of the log have ended, once that of this start begins.
+
+        Args:
+            epoch_ends: for each, the first sequence that is not in it.
+        """
         ...
 
     async def record_copy(self, copy: CopyRecord) -> None:
@@ -145,7 +150,7 @@ class FolderOwnership:
         self.copy: CopyRecord | None = None
         self.log: RemoteLog | None = None
 
-    def log_began(self, first_sequence: int) -> None:
+    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
         """Do nothing: the log knows where it begins."""
 
     async def record_copy(self, copy: CopyRecord) -> None:

@@ -19,6 +19,10 @@ A claimant that stood still while it read may have been superseded: what it has 
 fence would take the name of a batch that was acknowledged. So once it has closed all others, it looks at its own epoch.
 Who comes later closes that one, too, before it deletes anything, and fences stay: if nothing is there, all is complete.
 
+Its fence stays, too, and may have the name of a batch that was deleted. So a fence below the first batch that the
+manifest needs says nothing: each epoch of the list ends after that, since those that end before it leave the list in
+the same change. From there on the lowest fence is the true one: no name before it is free.
+
 The listing of the store tells what to read ahead, and what follows a gap. That a batch is the last one is never taken
 from it: the fence decides.
 """
@@ -129,6 +133,7 @@ class ObjectRecovery:
                 break
             async for item in self._epoch(epoch):
                 yield item
+            self.report.epoch_ends[epoch] = min([*self._listed[epoch].fences, self._position])
         self._conclude()
 
     async def _has_objects(self, epoch: int) -> bool:
@@ -145,10 +150,10 @@ class ObjectRecovery:
                 if point is None:
                     continue
                 epoch = self._listed.setdefault(point.epoch, _Epoch())
-                if is_fence_size(info.size):
-                    epoch.fences.append(point.sequence)
-                else:
+                if not is_fence_size(info.size):
                     epoch.batches[point.sequence] = info.size
+                elif point.sequence >= self._from_sequence:
+                    epoch.fences.append(point.sequence)
 
     async def _epoch(self, number: int) -> AsyncIterator[RecoveredBatch | Damage]:
         """Read an epoch to its end, from the position on, and close it."""

@@ -97,6 +97,8 @@ class RecoveryReport:
     end_offset: int = 0
     # The highest number of a file that batches were written to, or may have been, also of one that is missing.
     used_file_number: int = 0
+    # Of a log in an object store: for each earlier epoch, the first sequence that is not in it any more.
+    epoch_ends: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -277,7 +277,7 @@ class _Start:
             on_durable=self._on_durable, on_failure=self.on_failure, after_sequence=checkpoint.sequence
         )
         first = self._log.durable_sequence + 1
-        self._ownership.log_began(first)
+        self._ownership.log_began(self._log.report.epoch_ends)
         self._batches, self._checkpoint = batches, checkpoint
         self._process.recovered = dict(batches)
         self._history.recovered(self._process.name, epoch=self._epoch, batches=batches, next_sequence=first)

@@ -229,12 +229,12 @@ class _World:
         if point is None or is_fence_size(len(self.bucket.objects[key])):
             return  # a mutant may try: what comes of it is what counts
         is_needed = point.epoch in manifest.log.epochs and point.sequence >= manifest.log.from_sequence
-        if is_needed and not self._is_fenced(point):
+        if is_needed and not self._is_fenced(point, from_sequence=manifest.log.from_sequence):
             self.history.violated(Rule.DELETED, f"{point.name}, and the manifest needs {manifest.log}")
 
-    def _is_fenced(self, point: LogPoint) -> bool:
+    def _is_fenced(self, point: LogPoint, *, from_sequence: int) -> bool:
         """Return whether the epoch of a batch had ended before it."""
-        start = f"{SCOPE}log/{LogPoint(point.epoch, 0).name}"
+        start = f"{SCOPE}log/{LogPoint(point.epoch, from_sequence).name}"
         end = f"{SCOPE}log/{point.name}"
         return any(is_fence_size(len(self.bucket.objects[key])) for key in self.bucket.objects.irange(start, end))
 

@@ -1,6 +1,7 @@
 """The right to change a container that others may take over, in memory: who claimed it last has it."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millrace.server.errors import OwnerFencedError, StorageError
@@ -37,7 +38,7 @@ class MemoryOwnership:
         self.is_stalled = False
         self.is_away = False
 
-    def log_began(self, first_sequence: int) -> None:
+    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
         """Take notice where the log begins, see `Ownership`."""
 
     async def record_copy(self, copy: CopyRecord) -> None:

@@ -508,7 +508,7 @@ async def test_a_claim_appends_its_epoch_to_the_log_in_the_store(memory: MemoryO
     one = await Process(memory, clock).start()
     ownership = await one.claim(3, has_remote_log=True)
     assert ownership.log == RemoteLog(epochs=(3,), from_sequence=1)
-    ownership.log_began(1)
+    ownership.log_began({})
     await ownership.raise_epoch()
     assert ownership.log == RemoteLog(epochs=(3,), from_sequence=1)
     again = await one.next_process()
@@ -560,7 +560,7 @@ async def test_a_copy_lets_the_log_begin_where_it_needs_it(memory: MemoryObjectS
     ownership = await two.claim(has_remote_log=True)
     await ownership.record_copy(replace(COPY, replay_from=4))
     assert stored(memory).log == RemoteLog(epochs=(1, 2), from_sequence=4)
-    ownership.log_began(9)
+    ownership.log_began({1: 9})
     await ownership.record_copy(replace(COPY, replay_from=8))
     assert stored(memory).log == RemoteLog(epochs=(1, 2), from_sequence=8)
     await ownership.record_copy(replace(COPY, replay_from=9))
@@ -568,6 +568,23 @@ async def test_a_copy_lets_the_log_begin_where_it_needs_it(memory: MemoryObjectS
     # What may be deleted by now is not named again.
     await ownership.record_copy(replace(COPY, replay_from=8))
     assert stored(memory).log == RemoteLog(epochs=(2,), from_sequence=9)
+
+
+async def test_an_epoch_leaves_the_log_with_its_last_batch(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Behaviour 90: so that a fence before the first batch that is needed tells nothing of the epochs that are left."""
+    one = await Process(memory, clock).start()
+    await one.claim(1, has_remote_log=True)
+    two = await one.next_process()
+    await two.claim(has_remote_log=True)
+    three = await two.next_process()
+    ownership = await three.claim(has_remote_log=True)
+    ownership.log_began({1: 5, 2: 9})
+    await ownership.record_copy(replace(COPY, replay_from=4))
+    assert stored(memory).log == RemoteLog(epochs=(1, 2, 3), from_sequence=4)
+    await ownership.record_copy(replace(COPY, replay_from=5))
+    assert stored(memory).log == RemoteLog(epochs=(2, 3), from_sequence=5)
+    await ownership.record_copy(replace(COPY, replay_from=20))
+    assert stored(memory).log == RemoteLog(epochs=(3,), from_sequence=20)
 
 
 @pytest.mark.parametrize(

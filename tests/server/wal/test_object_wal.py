@@ -1,7 +1,7 @@
 """The log in an object store: order, fences, and what is left of it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -14,7 +14,7 @@ from millrace.server.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from millrace.server.object_store import ObjectStore, StoredObject
+from millrace.server.object_store import ObjectInfo, ObjectStore, StoredObject
 from millrace.server.wal import AcceptedLoss, Damage, LogOwner, ObjectWal, RecoveredBatch, WalOptions
 from millrace.server.wal.log_objects import LogPoint, parse_log_name
 from millrace.server.wal.object_recovery import READS_COUNT_MAX
@@ -129,6 +129,11 @@ async def opened(
     found = Opened(log, recovered)
     await log.start(on_durable=found.on_durable, on_failure=found.failures.append)
     return found
+
+
+async def exhausted(log: ObjectWal) -> list[RecoveredBatch | Damage]:
+    """Recover a log, and return what it holds."""
+    return [item async for item in log.read()]
 
 
 async def put_begun(store: GatedStore, count: int) -> None:
@@ -541,3 +546,49 @@ async def test_an_owner_that_was_superseded_while_it_recovered_does_not_begin(st
     with pytest.raises(StorageError, match="claim the container again"):
         await late.start(on_durable=lambda runs, sequence, wall_time_us: None, on_failure=lambda error: None)
     await later.log.close()
+
+
+async def test_a_fence_that_comes_late_in_the_place_of_a_deleted_batch_ends_nothing(store: GatedStore) -> None:
+    """A claimant that stood still puts it after its successor has deleted the batch that had that name."""
+    one = await opened(store, 1)
+    await one.append(b"a", b"b", b"c", b"d")
+    await one.log.close()
+
+    class Stalled(GatedStore):
+        """The store as a claimant sees it that lists two batches, and stands still when it reads the second one."""
+
+        async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+            async for page in super().list(prefix, after=after):
+                yield [info for info in page if stalled.is_set() or info.key <= PREFIX + LogPoint(1, 2).name]
+
+        async def get(self, key: str) -> StoredObject:
+            if key == PREFIX + LogPoint(1, 2).name:
+                stalled.set()
+                await resumed.wait()
+            return await super().get(key)
+
+    stalled, resumed = asyncio.Event(), asyncio.Event()
+    view = Stalled()
+    view.objects = store.objects
+    late = ObjectWal(view, PREFIX, OPTIONS, epochs=(1, 2), from_sequence=1, clock=ManualClock(), owner=OWNER)
+    reading = asyncio.ensure_future(exhausted(late))
+    await stalled.wait()
+    three = await opened(store, 1, 2, 3)
+    await three.append(b"e")
+    three.log.recycle(2)
+    await until(lambda: (1, 2) not in store.points)
+    resumed.set()
+    await reading
+    assert (1, 2) in store.points
+    with pytest.raises(StorageError, match="claim the container again"):
+        await late.start(on_durable=lambda runs, sequence, wall_time_us: None, on_failure=lambda error: None)
+    await three.log.close()
+
+    four = await opened(store, 1, 2, 3, 4, from_sequence=3)
+    assert four.payloads == [b"c", b"d", b"e"]
+    await four.append(b"f")
+    await four.log.close()
+    five = await opened(store, 1, 2, 3, 4, 5, from_sequence=3)
+    assert five.payloads == [b"c", b"d", b"e", b"f"]
+    assert five.damages == []
+    await five.log.close()
