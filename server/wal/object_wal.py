@@ -457,6 +457,7 @@ class ObjectWal:
         self._deleting = None
         if not task.cancelled():
             task.result()
+            self._delete([])  # what came after its last look
 
     async def _run_deletes(self) -> None:
         while self._garbage:

@@ -437,6 +437,22 @@ async def test_deletes_are_repeated_until_the_store_takes_them(store: GatedStore
     await one.log.close()
 
 
+async def test_what_is_given_up_as_a_delete_ends_is_deleted_too(store: GatedStore) -> None:
+    one = await opened(store, 1)
+    await one.append(b"a", b"b", b"c", b"d")
+    delete = store.delete
+
+    async def delete_and_recycle(keys: Sequence[str]) -> None:
+        await delete(keys)
+        # In the turn in which the task of the deletes ends, and before anybody hears of that.
+        asyncio.get_running_loop().call_soon(one.log.recycle, 3)
+
+    store.delete = delete_and_recycle  # type: ignore[method-assign]
+    one.log.recycle(1)
+    await until(lambda: store.points == [(1, 4)])
+    await one.log.close()
+
+
 async def test_what_a_crash_has_left_is_deleted_at_the_next_start(store: GatedStore) -> None:
     one = await opened(store, 1)
     await one.append(b"a", b"b", b"c")
