@@ -88,5 +88,5 @@ async def clear(store: ObjectStore) -> None:
 
 
 def retrying(store: ObjectStore) -> RetryingStore:
-    """Return a store as a server has it."""
-    return RetryingStore(store, ObjectStoreOptions())
+    """Return a store as the log of a server has it."""
+    return RetryingStore(store, ObjectStoreOptions()).with_hedged_creates()

@@ -99,7 +99,7 @@ class History:
 
     @property
     def store(self) -> ObjectStore | None:
-        """The object store, once it is open; None without one. Closed with this."""
+        """The object store as logs use it, once it is open; None without one. Closed with this."""
         return self._store
 
     async def open(self) -> None:
@@ -121,7 +121,7 @@ class History:
     async def _open_store(self, url: StoreUrl) -> None:
         options, clock = self._options, self._clock
         store = await open_store(url, options.objects, clock=clock, monitor=self._monitor, store=self._given_store)
-        self._store = store
+        self._store = store.with_hedged_creates()
         self._storage = ObjectStorage(store, puts_count_max=options.objects.puts_count_max)
         folder = self._folder = await self._own_folder(store, url)
         worker = await asyncio.to_thread(Worker.in_folder, folder.path, clock=clock)

@@ -150,8 +150,9 @@ class Metrics:
         )
         self.store_hedges_total = Counter(
             "millrace_store_hedges_total",
-            "Reads of the object store that were sent a second time beside a slow first one. A few in a hundred are "
-            "normal.",
+            "Requests to the object store that were sent a second time beside a slow first one, by kind. There are at "
+            "most 5 for 100 requests of a kind. create is a batch of the log.",
+            label="kind",
         )
         self.task_failures_total = Counter(
             "millrace_task_failures_total",

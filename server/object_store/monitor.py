@@ -23,6 +23,8 @@ SILENT_S: Final = 10.0
 """So long a store may fail before that is said to be its health: single failures are normal."""
 FORGOTTEN_S: Final = 120.0
 """A failure that nobody has tried to get over since then says nothing about now."""
+BUSY_S: Final = 10.0
+"""So long after it has asked to slow down a store is busy."""
 
 _OUTCOMES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (StoreBusyError, "busy"),
@@ -44,6 +46,7 @@ class StoreMonitor:
         # Of changes and of reads: a bucket that is full, or lets nobody write, still answers reads. Of the failures
         # since the last answer: when the first and the last were, and what the last one says.
         self._failing: dict[bool, tuple[float, float, str]] = {}
+        self._busy_until_s = float("-inf")
 
     def ended(self, kind: Kind, duration_s: float, error: BaseException | None) -> None:
         """Count a request: what it was, how long it took, and what it raised."""
@@ -51,6 +54,8 @@ class StoreMonitor:
         self._metrics.store_requests_total.increase(outcome)
         self._metrics.store_request_seconds.series(kind).observe(duration_s)
         now_s = self._clock.monotonic_s()
+        if isinstance(error, StoreBusyError):
+            self._busy_until_s = now_s + BUSY_S
         is_change = kind in _CHANGES
         failing = self._failing.get(is_change)
         if isinstance(error, _FAILURES):
@@ -65,9 +70,14 @@ class StoreMonitor:
         """Count a request that is made again."""
         self._metrics.store_retries_total.increase()
 
-    def hedged(self) -> None:
-        """Count a read that is asked for a second time beside the first."""
-        self._metrics.store_hedges_total.increase()
+    def hedged(self, kind: Kind) -> None:
+        """Count a request that is made a second time beside the first."""
+        self._metrics.store_hedges_total.increase(kind)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the store has asked to slow down a moment ago."""
+        return self._clock.monotonic_s() < self._busy_until_s
 
     def health(self) -> str:
         """Return what is wrong with the store, empty if it answers or nobody has asked it lately.

@@ -7,7 +7,12 @@ must be told apart therefore differ, by a nonce or by what they say (docs/decisi
 Each call ends. When its patience is over, the caller is told that the store is unavailable, or busy if that was its
 last answer. Neither is fatal: the caller asks again, after a pause, and does meanwhile what needs no store.
 
-Owns the waits, the bound of their sum, hedged reads, and the shield that lets a put end although nobody waits for it.
+A read that is slow is hedged: it is made a second time beside the first, and the first answer counts. So is a create
+where somebody waits for it (`with_hedged_creates`). Both of its puts have the same name and the same bytes, so it does
+not matter which is stored. The other is given up. Should it come later, it finds the name taken, or stores the same
+once more if that was deleted meanwhile; who names objects so must be prepared for that, as after any lost answer.
+
+Owns the waits, the bound of their sum, hedges, and the shield that lets a put end although nobody waits for it.
 """
 
 import asyncio
@@ -15,6 +20,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
@@ -77,6 +83,13 @@ class RetryingStore:
         self._usual: defaultdict[tuple[Kind, bool], UsualTime] = defaultdict(UsualTime)
         self._under_way: set[asyncio.Future[Any]] = set()
         self._closing = asyncio.Event()
+        self._hedges_creates = False
+
+    def with_hedged_creates(self) -> "RetryingStore":
+        """Return this store as one that hedges creates, too, each once. Closing either of them closes both."""
+        hedging = copy(self)
+        hedging._hedges_creates = True  # noqa: SLF001  # of this very class
+        return hedging
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
         """Store a new object, see `ObjectStore`. A cancelled call is brought to its end, unless `close` cuts it."""
@@ -93,13 +106,13 @@ class RetryingStore:
 
     async def get(self, key: str) -> StoredObject:
         """Return a whole object, see `ObjectStore`."""
-        return await self._repeated(lambda: self._hedged("get", lambda: self._store.get(key)))
+        return await self._repeated(lambda: self._hedged_read("get", lambda: self._store.get(key)))
 
     async def read(self, key: str, *, offset: int, size: int) -> bytes:
         """Return a part of an object, see `ObjectStore`."""
 
         async def attempt() -> bytes:
-            data = await self._hedged(
+            data = await self._hedged_read(
                 "read", lambda: self._store.read(key, offset=offset, size=size), is_large=size >= LARGE_BYTES
             )
             if len(data) < size and offset + len(data) < await self._attempt("size", lambda: self._store.size(key)):
@@ -110,7 +123,7 @@ class RetryingStore:
 
     async def size(self, key: str) -> int:
         """Return the size of an object, see `ObjectStore`."""
-        return await self._repeated(lambda: self._hedged("size", lambda: self._store.size(key)))
+        return await self._repeated(lambda: self._hedged_read("size", lambda: self._store.size(key)))
 
     async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Yield pages of a listing, see `ObjectStore`; resumed after the last page that arrived."""
@@ -159,19 +172,34 @@ class RetryingStore:
 
     async def _create(self, key: str, content: bytes) -> str:
         patience = self._patience()
-        while True:
+
+        async def attempt(usual: UsualTime | None = None) -> str:
             try:
-                return await self._attempt("create", lambda: self._store.create(key, [content]))
-            except StoreUnavailableError as error:
-                failure = error
-            except ObjectExistsError:
+                return await self._attempt("create", lambda: self._store.create(key, [content]), usual)
+            except ObjectExistsError as error:
                 patience.is_open = True  # it may be ours, until it was read
                 found = await self._found(key, patience)
-                if found is not None and found.content == content:
-                    return found.tag
-                if found is not None:
+                if found is None:
+                    message = "the store says that there is an object, and has none"
+                    raise StoreUnavailableError(message, subject=key) from error
+                if found.content != content:
                     raise
-                failure = StoreUnavailableError("the store says that there is an object, and has none", subject=key)
+                return found.tag
+
+        may_hedge = self._hedges_creates
+
+        def on_hedge() -> None:
+            nonlocal may_hedge
+            may_hedge = False
+
+        is_large = len(content) >= LARGE_BYTES
+        while True:
+            try:
+                if may_hedge:
+                    return await self._hedged("create", attempt, is_large=is_large, on_hedge=on_hedge)
+                return await attempt()
+            except StoreUnavailableError as error:
+                failure = error
             await patience.wait(failure)
 
     async def _replace(self, key: str, content: bytes, tag: str) -> str:
@@ -199,7 +227,7 @@ class RetryingStore:
 
     async def _found(self, key: str, patience: "_Patience") -> StoredObject | None:
         try:
-            return await self._repeated(lambda: self._hedged("get", lambda: self._store.get(key)), patience)
+            return await self._repeated(lambda: self._hedged_read("get", lambda: self._store.get(key)), patience)
         except ObjectNotFoundError:
             return None
 
@@ -228,14 +256,36 @@ class RetryingStore:
             except StoreUnavailableError as error:
                 await patience.wait(error)
 
-    async def _hedged(self, kind: Kind, make: Callable[[], Awaitable[T]], *, is_large: bool = False) -> T:
+    async def _hedged_read(self, kind: Kind, make: Callable[[], Awaitable[T]], *, is_large: bool = False) -> T:
+        return await self._hedged(kind, partial(self._attempt, kind, make), is_large=is_large)
+
+    async def _hedged(
+        self,
+        kind: Kind,
+        attempt: Callable[[UsualTime], Awaitable[T]],
+        *,
+        is_large: bool,
+        on_hedge: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Ask once, or twice if it is slow.
+
+        Args:
+            attempt: asks once, and notes how long it took.
+        """
         usual = self._usual[kind, is_large]
         slow_s = usual.slow_s
         if slow_s is None:
-            return await self._attempt(kind, make, usual)
-        return await hedged(
-            lambda: self._attempt(kind, make, usual), slow_s=slow_s, clock=self._clock, on_hedge=self.monitor.hedged
-        )
+            return await attempt(usual)
+
+        def may_hedge() -> bool:
+            # A second request is no help to a store that has too many.
+            if self.monitor.is_busy or not usual.take_hedge():
+                return False
+            self.monitor.hedged(kind)
+            on_hedge()
+            return True
+
+        return await hedged(lambda: attempt(usual), slow_s=slow_s, clock=self._clock, may_hedge=may_hedge)
 
     async def _attempt(self, kind: Kind, make: Callable[[], Awaitable[T]], usual: UsualTime | None = None) -> T:
         """Ask once, and count it, unless the one who asks went away."""

@@ -9,8 +9,12 @@ no lease, and no second look at the manifest.
 Failure. A put of unknown outcome, and one that finds its name taken, end the log: every run that was not handed back is
 of unknown outcome. The container is claimed again then, under a new epoch, and reads what is there.
 
+Slow puts are hedged by the store, if it is one that does so (`RetryingStore.with_hedged_creates`): made a second time
+beside the first, with the same name and bytes. One that comes after its batch was deleted stores it once more. It is
+before the first batch that is needed then, where nothing is read.
+
 Space. Objects that are no longer needed are deleted in the background, all others count against the capacity, which is
-that of a log in files. What a crash has left is deleted after the next start.
+that of a log in files. What a crash has left, or a put that came late, is deleted after the next start.
 """
 
 import asyncio

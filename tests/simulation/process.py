@@ -24,6 +24,8 @@ from millrace.server.errors import (
 )
 from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreMonitor
+from millrace.server.object_store.hedging import SAMPLES_MAX
+from millrace.server.object_store.monitor import Kind
 from millrace.server.ownership import CopyRecord, ManifestOwnership, Worker, WorkerLease, claim_container
 from millrace.server.wal import Damage, LogOwner, ObjectWal, RecoveredBatch, WalOptions
 from millrace.wire.append_run import AppendRun
@@ -50,6 +52,20 @@ OPTIONS: Final = WalOptions(
 STORE_OPTIONS: Final = ObjectStoreOptions(patience_s=1.5)
 METRICS: Final = Metrics()
 """Of all processes of all schedules: nobody reads them."""
+
+
+class _Monitor(StoreMonitor):
+    """Tells the history of hedges."""
+
+    def __init__(self, name: str, history: History, clock: VirtualClock) -> None:
+        super().__init__(METRICS, clock)
+        self._name = name
+        self._history = history
+
+    def hedged(self, kind: Kind) -> None:
+        super().hedged(kind)
+        self._history.counted[f"hedged {kind}s"] += 1
+        self._history.say(f"{self._name} hedges a {kind}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,7 @@ class Process:
         appends_s: the mean time between two of its appends.
         heeds_lease: whether it acknowledges nothing once it knows that its lease has ended, or may have. A server does,
             and the log does not rest on it.
+        usual_s: how long its last puts took, as far as it knows; None if it has made none.
         is_newest: whether the manifest has no later claim than that of an epoch.
 
     Attributes:
@@ -110,6 +127,7 @@ class Process:
         log_class: type[ObjectWal],
         appends_s: float,
         heeds_lease: bool,
+        usual_s: float | None,
         is_newest: Callable[[int], bool],
     ) -> None:
         self.machine = machine
@@ -139,9 +157,13 @@ class Process:
             store,
             STORE_OPTIONS,
             clock=self.clock,
-            monitor=StoreMonitor(METRICS, self.clock),
+            monitor=_Monitor(self.name, history, self.clock),
             random=Random(dice.getrandbits(64)),
         )
+        # A process does not live for as many puts as it takes to know what is usual.
+        if usual_s is not None:
+            for _ in range(SAMPLES_MAX):
+                self.store._usual["create", False].add(usual_s)
 
     async def serve(self) -> None:
         """Own the container whenever that can be, until told to end, or superseded."""
@@ -226,7 +248,7 @@ class _Start:
         log = self._ownership.log
         assert log is not None
         self._log = self._process.log_class(
-            self._store,
+            self._store.with_hedged_creates(),
             f"{SCOPE}log/",
             OPTIONS,
             epochs=log.epochs,

@@ -154,6 +154,7 @@ class _World:
             log_class=self._log_class,
             heeds_lease=self._heeds_lease,
             appends_s=appends_s,
+            usual_s=dice.choice([None, 2 * weather.latency_s, 4 * weather.latency_s]),
             is_newest=lambda epoch: (manifest := self._manifest()) is not None and manifest.epoch == epoch,
         )
         self._processes.append(process)

@@ -14,8 +14,8 @@ from .history import Rule
 from .mutants import CollectsFences, OneFolder
 from .schedule import run_schedule
 
-SEEDS_COUNT: Final = 600
-"""As many as take about 30 s of a processor that has nothing else to do."""
+SEEDS_COUNT: Final = 1000
+"""As many as take about a minute of a processor."""
 MUTANT_SEEDS_COUNT: Final = 1000
 """Within which a scheme that loses events has to be caught."""
 
@@ -55,4 +55,5 @@ def test_schedules_have_takeovers_and_failures_in_them() -> None:
     assert counted["starts"] > 30
     assert counted["copies"] > 30
     assert counted["acks"] > 200
+    assert counted["hedged creates"] > 5
     assert not {"failed", "crash", "stop", "pause", "cut", "end", "jump", "count", "back"} - words.keys()

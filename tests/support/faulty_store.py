@@ -32,6 +32,7 @@ class Fault(Enum):
     LOST_ANSWER = "it happens, and nobody hears of it"
     LATE = "the caller gives up, and it happens afterwards"
     STALL = "it happens when the test lets it"
+    SLOW_ANSWER = "it happens, and the answer comes when the test lets it"
     CUT = "half of the bytes arrive"
     SHORT_LIST = "the listing ends with an error after its first page"
 
@@ -45,6 +46,7 @@ APPLICABLE: Final[dict[Fault, frozenset[str]]] = {
     Fault.LOST_ANSWER: CHANGES,
     Fault.LATE: CHANGES,
     Fault.STALL: CHANGES | {"get", "read", "size"},
+    Fault.SLOW_ANSWER: CHANGES,
     Fault.CUT: frozenset({"read"}),
     Fault.SHORT_LIST: frozenset({"list"}),
 }
@@ -101,7 +103,7 @@ class FaultyStore:
 
     Several clients of one store have each their own. Nothing depends on a clock. What comes late by name happens when
     `land` is called; what the schedule lets come late, before one of the next three calls to this object at the latest.
-    A stalled call happens when `release` is called.
+    A stalled call happens when `release` is called; one whose caller went away before that comes late by name.
     """
 
     store: ObjectStore
@@ -199,6 +201,12 @@ class FaultyStore:
     ) -> T:
         is_drawn = not self._script.get(operation)
         fault = await self._arrive(operation, key)
+        if fault is Fault.STALL:
+            try:
+                await self._stall()
+            except asyncio.CancelledError:
+                self._late.append((None, happen))
+                raise
         if fault is Fault.CONFLICT:
             assert conflict is not None
             raise conflict
@@ -208,6 +216,8 @@ class FaultyStore:
         answer = await happen()
         if fault is Fault.LOST_ANSWER:
             raise StoreUnavailableError(fault.value, subject=key)
+        if fault is Fault.SLOW_ANSWER:
+            await self._stall()
         return answer
 
     async def _arrive(self, operation: str, key: str) -> Fault | None:
@@ -224,13 +234,16 @@ class FaultyStore:
             raise StoreBusyError(fault.value, subject=key, changed_nothing=True)
         if fault is Fault.RIVAL:
             raise StoreUnavailableError(fault.value, subject=key, changed_nothing=True)
-        if fault is Fault.STALL:
-            self._stalled_count += 1
-            try:
-                await self._gate.wait()
-            finally:
-                self._stalled_count -= 1
+        if fault is Fault.STALL and operation not in CHANGES:
+            await self._stall()
         return fault
+
+    async def _stall(self) -> None:
+        self._stalled_count += 1
+        try:
+            await self._gate.wait()
+        finally:
+            self._stalled_count -= 1
 
     async def _land_some(self) -> None:
         due = [happen for left, happen in self._late if left == 1]

@@ -93,6 +93,32 @@ async def test_a_stalled_call_happens_when_it_is_released(memory: MemoryObjectSt
 
 
 @pytest.mark.asyncio
+async def test_a_stalled_call_that_is_given_up_comes_late(memory: MemoryObjectStore, faulty: FaultyStore) -> None:
+    faulty.fail("create", Fault.STALL)
+    create = asyncio.ensure_future(faulty.create(KEY, [b"abc"]))
+    await at_once(lambda: faulty.stalled_count)
+    create.cancel()
+    await asyncio.wait([create])
+    assert not memory.objects
+
+    await faulty.land()
+
+    assert memory.objects == {KEY: b"abc"}
+
+
+@pytest.mark.asyncio
+async def test_a_slow_answer_comes_when_it_is_released(memory: MemoryObjectStore, faulty: FaultyStore) -> None:
+    faulty.fail("create", Fault.SLOW_ANSWER)
+    create = asyncio.ensure_future(faulty.create(KEY, [b"abc"]))
+    await at_once(lambda: faulty.stalled_count)
+    assert memory.objects == {KEY: b"abc"}
+
+    faulty.release()
+
+    assert await create == tag_of(b"abc")
+
+
+@pytest.mark.asyncio
 async def test_bodies_are_cut_and_listings_end_too_soon(memory: MemoryObjectStore, faulty: FaultyStore) -> None:
     for number in range(5):
         await memory.create(f"log/{number}", [b"0123456789"])

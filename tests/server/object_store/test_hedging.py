@@ -1,11 +1,18 @@
-"""A slow read is asked a second time."""
+"""A slow request is made a second time."""
 
 import asyncio
 
 import pytest
 
-from millrace.server.errors import ObjectNotFoundError, StoreUnavailableError
-from millrace.server.object_store.hedging import HEDGE_S_MIN, SAMPLES_MIN, UsualTime, hedged
+from millrace.server.errors import ObjectNotFoundError, StoreRefusedError, StoreUnavailableError
+from millrace.server.object_store.hedging import (
+    HEDGE_S_MIN,
+    HEDGES_SAVED_MAX,
+    REQUESTS_PER_HEDGE,
+    SAMPLES_MIN,
+    UsualTime,
+    hedged,
+)
 from tests.support.clock import ManualClock
 
 
@@ -15,17 +22,21 @@ class Requests:
     def __init__(self) -> None:
         self.made: list[asyncio.Future[str]] = []
         self.hedges = 0
+        self.hedges_max = 1000
         self.clock = ManualClock()
 
     async def make(self) -> str:
         self.made.append(asyncio.get_running_loop().create_future())
         return await self.made[-1]
 
-    def count(self) -> None:
+    def may_hedge(self) -> bool:
+        if self.hedges == self.hedges_max:
+            return False
         self.hedges += 1
+        return True
 
     async def start(self) -> "asyncio.Task[str]":
-        task = asyncio.create_task(hedged(self.make, slow_s=1.0, clock=self.clock, on_hedge=self.count))
+        task = asyncio.create_task(hedged(self.make, slow_s=1.0, clock=self.clock, may_hedge=self.may_hedge))
         await self.clock.advance(0.0)
         return task
 
@@ -82,6 +93,36 @@ async def test_a_failure_waits_for_the_other_one_but_a_refusal_is_an_answer() ->
     with pytest.raises(ObjectNotFoundError):
         await task
     assert requests.made[2].cancelled()
+
+    task = await requests.start()
+    await requests.clock.advance(1.0)
+    requests.made[4].set_exception(StoreRefusedError("403"))
+    await requests.clock.advance(0.1)
+    requests.made[5].set_result("second")
+    assert await task == "second"
+
+
+@pytest.mark.asyncio
+async def test_one_that_may_not_be_hedged_is_waited_for() -> None:
+    requests = Requests()
+    requests.hedges_max = 0
+    task = await requests.start()
+    await requests.clock.advance(100.0)
+    assert len(requests.made) == 1
+    requests.made[0].set_result("first")
+    assert await task == "first"
+
+
+def test_of_so_many_requests_one_is_hedged() -> None:
+    """Behaviour 95: what a request costs has a bound, however slow the store is."""
+    usual = UsualTime()
+    assert not usual.take_hedge()
+    for _ in range(REQUESTS_PER_HEDGE):
+        usual.add(0.1)
+    assert [usual.take_hedge() for _ in range(2)] == [True, False]
+    for _ in range(1000):
+        usual.add(0.1)
+    assert sum(usual.take_hedge() for _ in range(100)) == HEDGES_SAVED_MAX
 
 
 @pytest.mark.asyncio

@@ -4,7 +4,7 @@ import pytest
 
 from millrace.server.errors import ObjectExistsError, StoreBusyError, StoreUnavailableError
 from millrace.server.host.metrics import Metrics
-from millrace.server.object_store.monitor import FORGOTTEN_S, SILENT_S, Kind, StoreMonitor
+from millrace.server.object_store.monitor import BUSY_S, FORGOTTEN_S, SILENT_S, Kind, StoreMonitor
 from tests.support.clock import ManualClock
 
 
@@ -16,7 +16,7 @@ def test_requests_are_counted_by_outcome_and_timed_by_kind() -> None:
     monitor.ended("create", 0.5, ObjectExistsError(""))
     monitor.ended("read", 0.5, StoreBusyError(""))
     monitor.repeated()
-    monitor.hedged()
+    monitor.hedged("create")
 
     assert metrics.store_requests_total.counts() == {"ok": 1, "exists": 1, "busy": 1}
     assert {kind: series.sum for kind, series in metrics.store_request_seconds.all_series().items()} == {
@@ -24,7 +24,18 @@ def test_requests_are_counted_by_outcome_and_timed_by_kind() -> None:
         "read": 0.5,
     }
     assert metrics.store_retries_total.counts() == {"": 1}
-    assert metrics.store_hedges_total.counts() == {"": 1}
+    assert metrics.store_hedges_total.counts() == {"create": 1}
+
+
+def test_a_store_is_busy_for_a_while_after_it_has_said_so() -> None:
+    clock = ManualClock()
+    monitor = StoreMonitor(Metrics(), clock)
+    assert not monitor.is_busy
+    monitor.ended("create", 0.1, StoreBusyError(""))
+    monitor.ended("create", 0.1, None)
+    assert monitor.is_busy
+    clock.move(BUSY_S)
+    assert not monitor.is_busy
 
 
 def test_health_tells_of_a_store_that_lastingly_fails() -> None:

@@ -14,13 +14,15 @@ from millrace.server.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from millrace.server.object_store import ObjectInfo, ObjectStore, StoredObject
-from millrace.server.wal import AcceptedLoss, Damage, LogOwner, ObjectWal, RecoveredBatch, WalOptions
+from millrace.server.object_store import ObjectInfo, ObjectStore, RetryingStore, StoredObject
+from millrace.server.object_store.hedging import HEDGE_S_MIN, REQUESTS_PER_HEDGE
+from millrace.server.wal import AcceptedLoss, Damage, LogOwner, ObjectRecovery, ObjectWal, RecoveredBatch, WalOptions
 from millrace.server.wal.log_objects import LogPoint, parse_log_name
 from millrace.server.wal.object_recovery import READS_COUNT_MAX
 from millrace.server.wal.pacing import WINDOW_COUNT
 from millrace.wire.append_run import AppendRun
 from tests.support.clock import ManualClock
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.object_store import MemoryObjectStore
 from tests.support.waiting import until
 from tests.support.wal import OWNER, SMALL, append_run, payload_of
@@ -608,3 +610,99 @@ async def test_a_fence_that_comes_late_in_the_place_of_a_deleted_batch_ends_noth
     assert five.payloads == [b"c", b"d", b"e", b"f"]
     assert five.damages == []
     await five.log.close()
+
+
+# --- hedged puts ---
+
+
+@dataclass
+class Hedged:
+    """A log that is warm: it knows how long its puts take, which is no time, and may hedge one."""
+
+    one: Opened
+    faulty: FaultyStore
+    clock: ManualClock
+    retrying: RetryingStore
+
+    async def submit_slow(self, payload: bytes, *faults: Fault | None) -> None:
+        """Append, with a put that is slow; these are the faults of it and of its hedge."""
+        self.faulty.fail("create", *faults)
+        asked = self.faulty.calls["create"]
+        self.one.submit(payload)
+        await until(lambda: self.faulty.calls["create"] > asked)
+        await self.clock.advance(HEDGE_S_MIN)
+
+
+async def hedged(store: GatedStore) -> Hedged:
+    clock, faulty = ManualClock(), FaultyStore(store)
+    retrying = RetryingStore(faulty, clock=clock)
+    one = await opened(retrying.with_hedged_creates(), 1, clock=clock)
+    await one.append(*[b"%d" % number for number in range(REQUESTS_PER_HEDGE)])
+    return Hedged(one, faulty, clock, retrying)
+
+
+@pytest.mark.parametrize("slow", [Fault.STALL, Fault.SLOW_ANSWER])
+async def test_a_put_that_stalls_is_overtaken(store: GatedStore, slow: Fault) -> None:
+    """Behaviour 95: an append waits for the first proof that its batch is stored."""
+    log = await hedged(store)
+    await log.submit_slow(b"x", slow, None)
+    await until(lambda: log.one.acked[-1] == b"x")
+    await log.one.append(b"y")
+    assert log.faulty.stalled_count == 0
+    await log.one.log.close()
+    await log.retrying.close()
+    two = await opened(store, 1, 2)
+    assert two.payloads == log.one.acked
+    assert two.damages == []
+    await two.log.close()
+
+
+async def test_a_hedge_that_meets_a_fence_proves_nothing(store: GatedStore) -> None:
+    """Behaviour 90: nothing is acknowledged once the next owner has taken the name."""
+    log = await hedged(store)
+    count = len(log.one.acked)
+    log.faulty.fail("create", Fault.STALL, None)
+    log.one.submit(b"x")
+    await until(lambda: log.faulty.stalled_count == 1)
+    two = await opened(store, 1, 2)
+    await two.append(b"z")
+
+    await log.clock.advance(HEDGE_S_MIN)
+    await until(lambda: bool(log.one.failures))
+
+    assert "was ended at batch" in str(log.one.failures[0])
+    assert len(log.one.acked) == count
+    await log.one.log.close()
+    await log.retrying.close()  # the put that was overtaken comes late, and finds the name taken
+    await two.log.close()
+    three = await opened(store, 1, 2, 3)
+    assert three.payloads == [*log.one.acked, b"z"]
+    assert three.damages == []
+    await three.log.close()
+
+
+async def test_a_put_that_comes_late_in_the_place_of_a_deleted_batch_is_deleted_at_the_next_start(
+    store: GatedStore,
+) -> None:
+    """Behaviour 90: the batch that it stores once more is not needed, and nobody reads it."""
+    log = await hedged(store)
+    await log.submit_slow(b"x", Fault.STALL, None)
+    await until(lambda: log.one.acked[-1] == b"x")
+    late = log.one.log.durable_sequence
+    await log.one.append(b"y", b"z")
+    log.one.log.recycle(late + 1)
+    await until(lambda: store.points == [(1, late + 2)])
+    await log.faulty.land()
+    assert store.points == [(1, late), (1, late + 2)]
+    await log.one.append(b"more")
+    await log.one.log.close()
+
+    reader = ObjectRecovery(store, PREFIX, epochs=(1,), from_sequence=late + 2, owner=OWNER, closes=False)
+    items = [item async for item in reader.batches()]
+    assert [type(item) for item in items] == [RecoveredBatch, RecoveredBatch]
+
+    two = await opened(store, 1, 2, from_sequence=late + 2)
+    assert two.payloads == [b"z", b"more"]
+    assert two.damages == []
+    await until(lambda: (1, late) not in store.points)
+    await two.log.close()
