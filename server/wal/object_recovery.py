@@ -127,6 +127,7 @@ class ObjectRecovery:
             for damage in self._tell(self._gap(self._epochs[0], from_sequence, self._from_sequence - 1, reason=reason)):
                 yield damage
         self._position = max(self._from_sequence, from_sequence)
+        self.objects.extend(self._passed_over())
         for epoch in self._epochs:
             if epoch == self._epochs[-1] and self._closes:
                 self.is_begun = await self._has_objects(epoch)
@@ -154,6 +155,15 @@ class ObjectRecovery:
                     epoch.batches[point.sequence] = info.size
                 elif point.sequence >= self._from_sequence:
                     epoch.fences.append(point.sequence)
+
+    def _passed_over(self) -> Iterator[tuple[LogPoint, int]]:
+        """Yield the batches before the position, as listed: nobody reads them here, and the log still has them."""
+        for number in self._epochs:
+            epoch = self._listed.get(number, _Epoch())
+            end = min([*epoch.fences, self._position])
+            for sequence in sorted(epoch.batches):
+                if self._from_sequence <= sequence < end:
+                    yield LogPoint(number, sequence), epoch.batches[sequence]
 
     async def _epoch(self, number: int) -> AsyncIterator[RecoveredBatch | Damage]:
         """Read an epoch to its end, from the position on, and close it."""

@@ -439,6 +439,21 @@ async def test_deletes_are_repeated_until_the_store_takes_them(store: GatedStore
     await one.log.close()
 
 
+async def test_what_an_owner_had_not_to_read_counts_and_is_deleted_with_the_rest(store: GatedStore) -> None:
+    """The checkpoint in the folder is newer than the copy, from which the manifest says where the log begins."""
+    one = await opened(store, 1)
+    await one.append(b"a", b"b", b"c", b"d")
+    size = one.log.statistics().fullness
+    await one.log.close()
+    two = await opened(store, 1, 2, needs_from=3)
+    assert two.payloads == [b"c", b"d"]
+    assert two.log.statistics().fullness == size
+    await two.append(b"e")
+    two.log.recycle(4)
+    await until(lambda: store.points == [(1, 5), (2, 5)])
+    await two.log.close()
+
+
 async def test_what_is_given_up_as_a_delete_ends_is_deleted_too(store: GatedStore) -> None:
     one = await opened(store, 1)
     await one.append(b"a", b"b", b"c", b"d")
