@@ -285,6 +285,8 @@ class RetryingStore:
             on_hedge()
             return True
 
+        # At the latest when an attempt has taken as long as one may: what is usual of a store in trouble says little.
+        slow_s = min(slow_s, self._options.attempt_s)
         return await hedged(lambda: attempt(usual), slow_s=slow_s, clock=self._clock, may_hedge=may_hedge)
 
     async def _attempt(self, kind: Kind, make: Callable[[], Awaitable[T]], usual: UsualTime | None = None) -> T:

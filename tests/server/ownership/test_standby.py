@@ -6,9 +6,9 @@ import pytest
 
 from millrace.server.ownership import CopyRecord, ManifestOwnership, decode_manifest
 from millrace.server.ownership.claim import ATTEMPTS_COUNT_MAX
-from millrace.server.ownership.lease import RENEWALS_COUNT
+from millrace.server.ownership.lease import RENEWALS_COUNT, Watched
 from millrace.server.ownership.manifest import Claimant
-from millrace.server.ownership.standby import LOOKS_COUNT
+from millrace.server.ownership.standby import LOOKS_COUNT, stand_by
 from tests.support.clock import ManualClock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.object_store import MemoryObjectStore
@@ -59,6 +59,10 @@ class Waiting:
         await self.process.crash()
 
 
+def owner_in(memory: MemoryObjectStore) -> Claimant:
+    return decode_manifest(memory.objects["c0000/manifest"]).claimant
+
+
 async def owner(memory: MemoryObjectStore, clock: ManualClock) -> tuple[Process, ManifestOwnership]:
     process = await Process(memory, clock).start()
     return process, await process.claim(has_remote_log=True)
@@ -67,7 +71,7 @@ async def owner(memory: MemoryObjectStore, clock: ManualClock) -> tuple[Process,
 async def test_it_waits_for_as_long_as_the_owner_lives_and_takes_over_from_a_dead_one(
     memory: MemoryObjectStore, clock: ManualClock
 ) -> None:
-    """Behaviour 94: within the length of the lease and two looks, counted from the last renewal."""
+    """Behaviour 94: also after the owner has changed the manifest since the standby began."""
     process, ownership = await owner(memory, clock)
     waiting = await Waiting.begin(memory, clock, "two")
     for _ in range(100):
@@ -78,23 +82,48 @@ async def test_it_waits_for_as_long_as_the_owner_lives_and_takes_over_from_a_dea
     assert decode_manifest(memory.objects["c0000/manifest"]).epoch == ownership.epoch
 
     await process.crash()
-    died_s = clock.monotonic_s()
     taken = await passing(clock, waiting.claiming, step_s=LOOK_S)
-    assert clock.monotonic_s() - died_s <= LEASE_S + 3 * LOOK_S
     assert taken.epoch == ownership.epoch + 1
+    assert [each.host for each in waiting.seen] == ["one"], "its owner is not watched again once it is ended"
     await waiting.process.crash()
 
 
-async def test_after_an_orderly_end_it_takes_over_at_once(memory: MemoryObjectStore, clock: ManualClock) -> None:
+async def test_who_is_dead_is_found_silent_soon_after_the_length_of_its_lease(
+    memory: MemoryObjectStore, clock: ManualClock
+) -> None:
+    """Behaviour 94: counted from its last renewal."""
+    process, _ = await owner(memory, clock)
+    watching = asyncio.create_task(stand_by(memory, owner_in(memory), clock=clock))
+    await clock.advance(LEASE_S / RENEWALS_COUNT)
+    await process.crash()
+    died_s = clock.monotonic_s()
+    watched, found = await passing(clock, watching, step_s=LOOK_S)
+    assert watched is Watched.SILENT
+    assert found is not None
+    assert LEASE_S <= clock.monotonic_s() - died_s <= LEASE_S + 3 * LOOK_S
+
+
+async def test_who_ends_in_order_is_gone_at_once(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Behaviour 94."""
+    process, ownership = await owner(memory, clock)
+    watching = asyncio.create_task(stand_by(memory, owner_in(memory), clock=clock))
+    await clock.advance(LOOK_S)
+    await ownership.release()
+    await process.crash()
+    await process.lease.release()
+    released_s = clock.monotonic_s()
+    assert (await passing(clock, watching, step_s=LOOK_S))[0] is Watched.GONE
+    assert clock.monotonic_s() - released_s <= 2 * LOOK_S
+
+
+async def test_after_an_orderly_end_it_takes_over(memory: MemoryObjectStore, clock: ManualClock) -> None:
     """Behaviour 94."""
     process, ownership = await owner(memory, clock)
     waiting = await Waiting.begin(memory, clock, "two")
     await ownership.release()
     await process.crash()
     await process.lease.release()
-    released_s = clock.monotonic_s()
-    await passing(clock, waiting.claiming, step_s=LOOK_S)
-    assert clock.monotonic_s() - released_s <= 2 * LOOK_S
+    assert (await passing(clock, waiting.claiming, step_s=LOOK_S)).epoch == ownership.epoch + 1
     await waiting.process.crash()
 
 
