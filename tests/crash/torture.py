@@ -13,7 +13,7 @@ import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -36,6 +36,27 @@ SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
 """How a server is set. What is idle is nowhere but in the checkpoint of one that is forgetful."""
 
 
+class Server(Protocol):
+    """What a life is lived on, such as a `TestServer`. Its methods block."""
+
+    @property
+    def address(self) -> str:
+        """As clients take it; the same after a restart."""
+        ...
+
+    def start(self) -> None:
+        """Start it; clients come when it serves."""
+        ...
+
+    def kill(self) -> None:
+        """End it without any warning."""
+        ...
+
+    def stop(self) -> int:
+        """End it in good order; return its exit code, 0 if it was not running."""
+        ...
+
+
 class Life(Protocol):
     """What lives on a server, which it may kill and start again.
 
@@ -43,7 +64,11 @@ class Life(Protocol):
         counted: what happened, and how often.
     """
 
-    server: TestServer
+    @property
+    def server(self) -> Server:
+        """Not started yet."""
+        ...
+
     counted: Counter[str]
 
     async def run(self) -> None:
@@ -71,9 +96,24 @@ class Circumstances:
 Begin = Callable[[Circumstances], tuple[str, Life]]
 """Makes a life, whose server is not started yet, and says in some words what it is like."""
 
+Verify = Callable[[Path], Sequence[object]]
+"""Says what is damaged in the folder of a server that has ended. Blocks."""
+
+
+def damage_in_folder(folder: Path) -> Sequence[object]:
+    """Return what is damaged in a data folder."""
+    return verify_folder(folder).findings
+
 
 async def torture(
-    begin: Begin, *, rounds: int, seed: int, seconds: float = SECONDS, first: int = 0, folder: Path | None = None
+    begin: Begin,
+    *,
+    rounds: int,
+    seed: int,
+    seconds: float = SECONDS,
+    first: int = 0,
+    folder: Path | None = None,
+    verify: Verify = damage_in_folder,
 ) -> Counter[str]:
     """Run so many rounds, say what each was like, and return the sum. A folder that is given is kept if one fails."""
     total: Counter[str] = Counter()
@@ -90,8 +130,8 @@ async def torture(
                 life.server.kill()
             else:
                 assert life.server.stop() == 0
-            verification = await asyncio.to_thread(verify_folder, data)
-            assert not verification.findings, verification.findings
+            damage = await asyncio.to_thread(verify, data)
+            assert not damage, damage
         except BaseException:
             print(f"{name}; FAILED after {dict(life.counted)}", flush=True)
             raise
@@ -131,7 +171,9 @@ def random_seed() -> int:
     return random.SystemRandom().randint(0, 10**6)
 
 
-def run_from_command_line(begin: Begin, description: str | None, *, seconds: float = SECONDS) -> int:
+def run_from_command_line(
+    begin: Begin, description: str | None, *, seconds: float = SECONDS, verify: Verify = damage_in_folder
+) -> int:
     """Run the rounds that the command line asks for; return the exit code.
 
     Args:
@@ -146,8 +188,9 @@ def run_from_command_line(begin: Begin, description: str | None, *, seconds: flo
     chosen = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)  # where it hangs, if it does
     rounds, first = (chosen.rounds, 0) if chosen.only is None else (1, chosen.only)
-    total = asyncio.run(
-        torture(begin, rounds=rounds, seed=chosen.seed, seconds=chosen.seconds, first=first, folder=chosen.keep)
+    running = torture(
+        begin, rounds=rounds, seed=chosen.seed, seconds=chosen.seconds, first=first, folder=chosen.keep, verify=verify
     )
+    total = asyncio.run(running)
     print(f"in all: {shown(total)}")
     return 0

@@ -14,7 +14,7 @@ import time
 import uuid
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -195,11 +195,20 @@ def find_versitygw() -> Path | None:
 
 
 class Versitygw:
-    """versitygw over a folder: a gateway that can be killed and started again at the same address."""
+    """versitygw over a folder: a gateway that can be killed and started again at the same address.
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    Args:
+        hosts: where it listens, each time at the same port.
+        command: what starts a program where it is to run, such as in a network of its own.
+    """
+
+    def __init__(
+        self, program: Path, folder: Path, *, hosts: Sequence[str] = ("127.0.0.1",), command: Sequence[str] = ()
+    ) -> None:
         self._program = program
         self._folder = folder
+        self._hosts = tuple(hosts)
+        self._command = tuple(command)
         folder.mkdir(parents=True, exist_ok=True)
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             self._port: int = listener.getsockname()[1]
@@ -208,7 +217,12 @@ class Versitygw:
     @property
     def endpoint(self) -> str:
         """Where it is, now or when it is started again."""
-        return f"http://127.0.0.1:{self._port}"
+        return self.endpoints[0]
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The same, of each host."""
+        return [f"http://{host}:{self._port}" for host in self._hosts]
 
     def make_bucket(self) -> Bucket:
         """Return a new bucket: a folder of the root is one."""
@@ -218,10 +232,11 @@ class Versitygw:
 
     def start(self) -> None:
         """Start it, and return when it listens."""
+        ports = [word for host in self._hosts for word in ("--port", f"{host}:{self._port}")]
         log = self._folder.with_suffix(".log").open("ab")
         with log:
             self._process = subprocess.Popen(
-                [self._program, "--port", f"127.0.0.1:{self._port}", "posix", self._folder],
+                [*self._command, self._program, *ports, "posix", self._folder],
                 env=os.environ | {"ROOT_ACCESS_KEY_ID": ACCESS_KEY, "ROOT_SECRET_ACCESS_KEY": SECRET_KEY},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -229,7 +244,7 @@ class Versitygw:
             )
         deadline_s = time.monotonic() + START_S_MAX
         while self._process.poll() is None and time.monotonic() < deadline_s:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            with suppress(OSError), socket.create_connection((self._hosts[0], self._port), timeout=1):
                 return
             time.sleep(0.01)
         raise AssertionError(f"versitygw did not start: {self._folder.with_suffix('.log').read_text()}")

@@ -16,13 +16,13 @@ from typing import Final
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.testing import TestServer
 from tests.crash import producing
 from tests.crash.elastic.life import Consumer, always
 from tests.crash.elastic.seen import Seen, has_passed
 from tests.crash.patience import PATIENT
 from tests.crash.processes import kill
 from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cut
+from tests.crash.torture import Server
 from tests.crash.transactions.accounting import Books
 from tests.crash.transactions.chain import COOKED, CURSOR, RAW
 from tests.crash.transactions.cuts import CutReader
@@ -98,7 +98,7 @@ class Life:
         counted: what happened, and how often.
     """
 
-    server: TestServer
+    server: Server
     dice: random.Random
     seconds: float
     histories: Path

@@ -1,0 +1,59 @@
+"""A client that writes one event after the other, and remembers when each was acknowledged."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from millrace.client.client import Client
+from tests.support.history import Recorder
+
+NAME: Final = "probe"
+PAUSE_S: Final = 0.01
+
+
+@dataclass
+class Probe:
+    """Writes to a stream as one writer, until it is told to end; the history knows of each event."""
+
+    client: Client
+    recorder: Recorder
+    stream: str
+    _began_s: float = 0.0
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _is_over: bool = False
+
+    async def run(self) -> None:
+        """Write until it is over."""
+        number = 0
+        async with self.client.writer(self.stream, writer_id=NAME) as writer:
+            while not self._is_over:
+                event = f"{NAME}:{number}"
+                began_s = time.monotonic()
+                call = self.recorder.call(
+                    NAME, "write", stream=self.stream, writer=NAME, events=[event], keys=[NAME]
+                )  # fmt: skip
+                await writer.write(event.encode(), key=NAME)
+                self.recorder.answer(call, "stored")
+                number += 1
+                async with self._changed:
+                    self._began_s = began_s
+                    self._changed.notify_all()
+                await asyncio.sleep(PAUSE_S)
+
+    async def next_ack(self, since_s: float, *, within_s: float) -> float:
+        """Wait for the first ack of an event that was written after a moment; return how long after it the ack came.
+
+        Raises:
+            AssertionError: it took too long.
+        """
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + within_s), self._changed:
+                await self._changed.wait_for(lambda: self._began_s >= since_s)
+        except TimeoutError:
+            raise AssertionError(f"nothing was acknowledged for {within_s:g} s") from None
+        return time.monotonic() - since_s
+
+    def end(self) -> None:
+        """Let it end after the event that it is at."""
+        self._is_over = True
