@@ -8,7 +8,7 @@
 (gRPC has the same states for its channels; what is its TRANSIENT_FAILURE is here a wait in the `Retry` of a caller.)
 
 A request that may be repeated is sent again, with growing waits, until its time limit; one that may not fails with
-`OutcomeUnknownError` once it was sent and its connection was lost. An append without a writer is never sent twice,
+`OutcomeUnknownError` once it was sent and its connection was lost, or the server says that it cannot tell. An append without a writer is never sent twice,
 except under a condition that only the first can meet.
 """
 
@@ -235,6 +235,7 @@ class Channel:
 
         Raises:
             RequestError: the server's answer.
+            OutcomeUnknownError: the server cannot tell, and if it is repeatable, could not until the time limit.
             AnswerLostError, AnswerTimeoutError: not repeatable, sent, and the connection was lost before the answer, or
                 none came within the time limit.
             RequestTimeoutError, ConnectionLostError: no answer within the time limit.
@@ -304,7 +305,9 @@ class Channel:
     async def _repeat(
         self, call: Callable[[Connection], Awaitable[R]], *, repeatable: bool, timeout_s: float | None
     ) -> R:
-        with self.retry(timeout_s) as retry:
+        # A server whose log has failed says that it does not know the outcome, as a connection that is lost does.
+        is_transient = may_resend if repeatable else attrgetter("retriable")
+        with self.retry(timeout_s, is_transient=is_transient) as retry:
             while True:
                 sent = False
                 try:

@@ -209,6 +209,24 @@ async def test_what_may_not_be_repeated_has_an_unknown_outcome_once_it_was_sent(
     await channel.close()
 
 
+@pytest.mark.parametrize("repeatable", [True, False])
+async def test_what_may_be_repeated_is_sent_again_if_the_server_does_not_know_its_outcome(*, repeatable: bool) -> None:
+    server = ModelServer()
+    channel = server.channel()
+    server.answers[m.GetStream] = error_reply(ErrorCode.OUTCOME_UNKNOWN)
+    asking = asyncio.create_task(channel.request(m.GetStream(STREAM), repeatable=repeatable))
+    await turns()
+    del server.answers[m.GetStream]
+    await server.clock.advance(1)
+    if repeatable:
+        assert (await asking).stream_id == server.stream_id
+    else:
+        with pytest.raises(OutcomeUnknownError):
+            await asking
+    assert channel.statistics().retries == repeatable
+    await channel.close()
+
+
 async def test_an_append_under_a_condition_is_sent_again_until_its_time_limit() -> None:
     server = ModelServer()
     channel = server.channel()
