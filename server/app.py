@@ -449,7 +449,7 @@ class Server:
 
     def _make_connection(self) -> asyncio.BaseProtocol:
         services = self._services
-        if services is None or self._stopping:
+        if services is None or self._stopping or self._may_be_superseded():
             return Refusal(self._counters)
         connection = Connection(
             handlers=services.handlers,
@@ -463,9 +463,13 @@ class Server:
             incidents=self._incidents,
             tokens=self._tokens,
             seconds=self._metrics.request_seconds,
+            may_be_superseded=self._may_be_superseded,
         )
         self._connections.expect(connection)
         return connection
+
+    def _may_be_superseded(self) -> bool:
+        return self._history.may_be_superseded
 
     def _open_console(self, address: Address) -> "ConsoleSite":
         # Loaded here, since with it comes the client, and a server without a console starts sooner.

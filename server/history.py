@@ -102,6 +102,11 @@ class History:
         """The object store as logs use it, once it is open; None without one. Closed with this."""
         return self._store
 
+    @property
+    def may_be_superseded(self) -> bool:
+        """Whether another server may have acknowledged what this one does not know of. Cheap."""
+        return self._lease is not None and self._options.has_remote_log and self._lease.is_lapsed
+
     async def open(self) -> None:
         """Own the data folder and, where one is set, the part of an object store where its history is.
 

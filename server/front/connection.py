@@ -10,6 +10,7 @@ left unread is `flow_control`'s, and what a frame sets going is the `dispatcher`
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final, cast
 
 from millrace.server.errors import ThrottledError
@@ -54,7 +55,12 @@ TOO_MANY_WRONG_TOKENS: Final = error_reply(
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The server's end of one connection; it is among the `connections` from its beginning to its end."""
+    """The server's end of one connection; it is among the `connections` from its beginning to its end.
+
+    Args:
+        may_be_superseded: whether another server may have acknowledged what this one does not know of. Then whatever
+            arrives ends the connection: an answer could be wrong, and the client has to look for the other server.
+    """
 
     def __init__(
         self,
@@ -70,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         incidents: Incidents,
         tokens: TokenGate,
         seconds: Histogram,
+        may_be_superseded: Callable[[], bool],
     ) -> None:
         self._container = handlers.container
         self._options = options
@@ -79,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._incidents = incidents
         self._tokens = tokens
+        self._may_be_superseded = may_be_superseded
         self._request_memory = request_memory
         requests = request_memory.account(self)
         self._session = ServerSession(
@@ -257,6 +265,10 @@ class Connection(asyncio.BufferedProtocol):
         again: such a call returns at once, for the walk that is under way checks before each frame.
         """
         if self._is_advancing or self._outlet.transport is None or self._session.is_closed:
+            return
+        if self._may_be_superseded():
+            self._log("connection ended, another server may have taken over", level=logging.INFO)
+            self.abort()
             return
         self._is_advancing = True
         try:

@@ -20,7 +20,10 @@ over in the meantime, and does not know it when it wakes. So it measures the tim
 acknowledges nothing if that is above `lease_s` until a renewal that began afterwards has succeeded. (Of a virtual
 machine that is paused all clocks may stand still; then it learns of a takeover at its next renewal.) A store that fails
 is heard of: a server whose log is its own keeps serving while nobody can reach the store. (A server that alone cannot
-reach it does, too: what it acknowledges after it was taken over is only in its own log.)
+reach it does, too: what it acknowledges after it was taken over is only in its own log.) A server whose log is in the
+store acknowledges nothing then, and it answers nothing either: its lease has lapsed, and another server may have
+acknowledged what it does not know of. The time is measured from the beginning of the last renewal that succeeded, so
+the lease lapses before anybody can have found it silent for as long.
 """
 
 import asyncio
@@ -215,6 +218,11 @@ class WorkerLease:
     def is_stalled(self) -> bool:
         """Whether this process stood still for so long that another may have taken over without its knowledge."""
         return self._stalled_s is not None or self.clock.elapsed_s() - self._heard_s > self.lease_s
+
+    @property
+    def is_lapsed(self) -> bool:
+        """Whether no renewal has succeeded for so long that another server may have taken over."""
+        return self._fenced is not None or self.clock.elapsed_s() - self._renewed_s > self.lease_s
 
     @property
     def fenced(self) -> OwnerFencedError | None:

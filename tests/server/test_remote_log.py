@@ -11,9 +11,11 @@ from millrace.model.transaction import TransactionState
 from millrace.server.errors import OwnedElsewhereError, OwnerFencedError, SettingError, StoreUnfitError
 from millrace.server.wal.log_objects import parse_log_name
 from millrace.wire import messages as m
+from millrace.wire.errors import ErrorCode
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.folders import tmp_path
 from tests.support.object_store import MemoryObjectStore
-from tests.support.protocol import Peer, Stored
+from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.sites import Site, manifest_in
 from tests.support.transactions import PeerTransaction, content_of, create_stream, outcome_of
@@ -160,6 +162,47 @@ async def test_one_that_was_superseded_meets_the_fence(tmp_path: Path) -> None:
     await first.stop()
     assert await second.content() == b"one, two"
     await second.stop()
+
+
+async def test_one_that_may_be_superseded_answers_nothing(tmp_path: Path) -> None:
+    """Behaviour 91: another one has acknowledged what it does not know of; its clients look for that one."""
+    store = MemoryObjectStore()
+    first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
+    await first.start()
+    await first.stored(b"one")
+    async with await Peer.connect(first.server.address) as peer:
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+        assert await peer.read_all(info.segment_id) == b"one"
+        await second.start()
+        await second.stored_more(b", two")
+        first.clock.move(100.0)
+        with pytest.raises((EOFError, ConnectionError)):
+            await peer.read_all(info.segment_id)
+    with pytest.raises(OwnerFencedError, match="second"):
+        await first.passing(first.server.wait_for_end())
+    await first.stop()
+    await second.stop()
+
+
+async def test_one_whose_lease_has_lapsed_takes_no_clients_until_it_is_renewed(tmp_path: Path) -> None:
+    """Behaviour 91: while it cannot know whether it was superseded; then nothing was lost."""
+    memory = MemoryObjectStore()
+    is_away = False
+    store = FaultyStore(memory, schedule=lambda operation: Fault.UNAVAILABLE if is_away else None)
+    one = Site(tmp_path / "one", store, wal=REMOTE)
+    await one.start()
+    await one.stored(b"one")
+    async with await Peer.connect(one.server.address) as peer:
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+        is_away = True
+        await one.until(lambda: one.server._history.may_be_superseded)
+        with pytest.raises((EOFError, ConnectionError)):
+            await peer.read_all(info.segment_id)
+    assert await code_of(Peer.connect(one.server.address)) is ErrorCode.THROTTLED
+    is_away = False
+    await one.until(lambda: not one.server.health())
+    assert await one.content() == b"one"
+    await one.stop()
 
 
 async def test_a_copy_of_the_checkpoint_lets_the_log_begin_later(tmp_path: Path) -> None:
