@@ -24,7 +24,7 @@ SPARK40_VERSION := 4.0.0
 VERSITYGW := $(BIN)/versitygw
 VERSITYGW_VERSION := v1.8.0
 
-.PHONY: help demo elastic torture killmatrix chain million quick test spark40 s3 check lint docs format serve bench load clean
+.PHONY: help demo elastic torture failover killmatrix chain million quick test spark40 s3 check lint docs format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ torture: $(INSTALLED)  ## kill a server that scales and forgets under load and t
 	$(BIN)/python -m tests.crash.test_elastic $(ARGS)
 	$(BIN)/python -m tests.crash.test_transactions $(ARGS)
 	$(BIN)/python -m tests.crash.test_producers $(ARGS)
+
+failover: $(INSTALLED) $(VERSITYGW)  ## two servers over one bucket: kill, stop and cut off servers and store; check all (ARGS="--rounds 5 --seed 7")
+	$(BIN)/python -m tests.crash.test_failover $(ARGS)
 
 killmatrix: $(INSTALLED)  ## kill drivers, executors and servers of Spark queries in each cell of a table (ARGS="--rounds 10 --seed 7")
 	$(BIN)/python -m tests.spark_source.kills $(ARGS)

@@ -8,8 +8,8 @@
 (gRPC has the same states for its channels; what is its TRANSIENT_FAILURE is here a wait in the `Retry` of a caller.)
 
 A request that may be repeated is sent again, with growing waits, until its time limit; one that may not fails with
-`OutcomeUnknownError` once it was sent and its connection was lost, or the server says that it cannot tell. An append without a writer is never sent twice,
-except under a condition that only the first can meet.
+`OutcomeUnknownError` once it was sent and its connection was lost, or once the server says that it cannot tell. An
+append without a writer is never sent twice, except under a condition that only the first can meet.
 """
 
 import asyncio

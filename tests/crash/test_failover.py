@@ -5,16 +5,16 @@ sequences, transactions, queries, and readers from the head. One thing after the
 
 - the server that serves is killed, and another one takes over, or it is started again first; or it is stopped in order;
 - it stands still (SIGSTOP) until the other one has taken over and has deleted what was in the log, and wakes then; or
-  it cannot reach the store meanwhile, as its requests or their answers are lost. What a client has sent to it after that
-  must not be acknowledged, and must not be there;
+  it cannot reach the store meanwhile, as its requests or their answers are lost. What a client has sent to it after
+  that must not be acknowledged, and must not be there;
 - the server that stands by is killed;
 - the store is killed, and comes back at once, or after longer than the lease;
 - packets of one server are lost for a moment.
 
 Packets are lost in a network of its own. Where that cannot be made, a notice says so, and the other things fail.
 
-After each of them a client must get an ack soon; how soon after a kill is printed. At the end all is judged as in
-`tests.crash.test_transactions`, and `millrace verify` finds no damage in the store.
+After each of them a client must get an ack soon. How soon after a kill is printed, where a server stood by. At the end
+all is judged as in `tests.crash.test_transactions`, and `millrace verify` finds no damage in the store.
 
     python -m tests.crash.test_failover --rounds 5 --seed 7 --seconds 30
     python -m tests.crash.test_failover --seed 7 --only 3 --keep /tmp/folder
@@ -49,7 +49,9 @@ def begin(given: Circumstances) -> tuple[str, Life]:
     """Make the life of a round."""
     network = store_network()
     pair = Pair(given.server, network=network)
-    return "packets are lost" if network else "no packets are lost", Life(pair, given.dice, given.seconds, given.histories)
+    return "packets are lost" if network else "no packets are lost", Life(
+        pair, given.dice, given.seconds, given.histories
+    )
 
 
 def main() -> int:

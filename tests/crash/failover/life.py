@@ -1,4 +1,4 @@
-"""Some seconds of transactions on two servers that take over from one another: the clients are those of a single one."""
+"""Some seconds of transactions on two servers that take over from one another, with the clients of a single one."""
 
 import asyncio
 import random

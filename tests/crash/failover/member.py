@@ -14,7 +14,10 @@ from typing import Final
 
 RESTART_S: Final = 0.3
 """Between the end of a server and the next start."""
-FENCED: Final = "taken it over"
+FENCED: Final = ("taken it over", "has taken over")
+"""What a server says whose history another one has."""
+STANDS_BY: Final = b" standing by "
+"""What a server says that waits for another one to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Member:
         self._url = url
         self._settings = dict(settings)
         self._errors = folder.with_suffix(".log")
+        self._said_before = 0
         # Guards the process, its wanted end, and whether there may be a next one.
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -110,6 +114,13 @@ class Member:
                 self._code_wanted = 0
             self._process.send_signal(number)
 
+    def stands_by(self) -> bool:
+        """Return whether the life that is now waits for the other server to end, or serves."""
+        with self._lock:
+            if self._process is None:
+                return False
+            return self.serves_since_s is not None or STANDS_BY in self._said()
+
     def is_stopped(self) -> bool:
         """Return whether all of its threads stand still."""
         states = [
@@ -126,14 +137,14 @@ class Member:
     def _live_once(self) -> None:
         command = [
             sys.executable, "-m", "millrace.server", str(self._folder), "--listen", self.address,
-            "--store", self._url, "--log", "object", "--standby",
+            "--store", self._url, "--log", "object", "--standby", "--log-level", "INFO",
         ]  # fmt: skip
         with self._errors.open("ab") as errors:
-            said_before = errors.tell()
             with self._lock:
                 if self._is_over.is_set():
                     return
                 self._code_wanted = None
+                self._said_before = errors.tell()
                 self._process = process = subprocess.Popen(
                     command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | self._settings
                 )
@@ -144,8 +155,13 @@ class Member:
             code = process.wait()
         with self._lock:
             self._process, self.serves_since_s = None, None
-        said = self._errors.read_bytes()[said_before:].decode(errors="replace").strip()
-        self._note_end(code, said)
+        self._note_end(code, self._said().decode(errors="replace").strip())
+
+    def _said(self) -> bytes:
+        """Return what the newest life has said in its log."""
+        with self._errors.open("rb") as file:
+            file.seek(self._said_before)
+            return file.read()
 
     def _note_end(self, code: int, said: str) -> None:
         last = said.rpartition("\n")[2]
@@ -153,7 +169,7 @@ class Member:
             self.counted["killed" if code else "stopped"] += 1
         elif code == 1 and last.startswith("error: "):
             # Between a signal and the end that it causes, a server may learn that it was fenced.
-            self.counted["fenced" if FENCED in last else f"ended ({last[:120]})"] += 1
+            self.counted["fenced" if any(each in last for each in FENCED) else "ended with an error"] += 1
         else:
             self.failures.append(f"{self} ended with {code}, wanted was {self._code_wanted}: {said[-3000:]}")
         if "Traceback" in said:

@@ -73,7 +73,9 @@ class Pair:
     @property
     def counted(self) -> Counter[str]:
         """How servers ended."""
-        return sum((Counter({f"servers {how}": n for how, n in each.counted.items()}) for each in self.members), Counter())
+        return sum(
+            (Counter({f"servers {how}": n for how, n in each.counted.items()}) for each in self.members), Counter()
+        )
 
     def start(self) -> None:
         """Start the store and both servers, and return when one of them serves."""
