@@ -1,9 +1,10 @@
-"""A raw connection to a server that loses the container: what it sends into the silence must never be acknowledged."""
+"""A raw connection to a server that loses the container: what it sends into the silence must never be answered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from millrace.wire import messages as m
 from tests.crash.failover.member import Member
 from tests.support.protocol import Peer, Stored
 
@@ -40,6 +41,8 @@ class Witness:
         payloads = [b"<%s:%d>" % (self.name.encode(), len(self.sent) + index) for index in range(count)]
         try:
             request_ids = await self.peer.append(self.segment_id, *payloads)
+            if is_late:
+                await self.peer.start(m.GetSegment(self.segment_id, ""))
         except ConnectionError:
             return []
         self.sent |= zip(request_ids, payloads, strict=True)
@@ -51,9 +54,11 @@ class Witness:
         """Wait for the end of the connection; compare with what the next owner has. Return how many acks were missing.
 
         Raises:
-            AssertionError: something late was acknowledged, or is there; or something acknowledged is not there.
+            AssertionError: something late was acknowledged, or is there, or was told; or something acknowledged is not
+                there.
         """
-        await self.peer.ended(END_S_MAX)
+        told = [each for each in await self.peer.ended(END_S_MAX) if isinstance(each, m.SegmentInfo)]
+        assert not told, f"a zombie has told what it could not know: {told}"
         await self.peer.close()
         acknowledged = [each for each, outcome in self.peer.outcomes.items() if isinstance(outcome, Stored)]
         assert not self.late.intersection(acknowledged), f"a zombie acknowledged {self.late.intersection(acknowledged)}"
