@@ -14,18 +14,23 @@ PAUSE_S: Final = 0.01
 
 @dataclass
 class Probe:
-    """Writes to a stream as one writer, until it is told to end; the history knows of each event."""
+    """Writes to a stream as one writer, until it is told to end; the history knows of each event.
+
+    Attributes:
+        silence_s: the longest time from one ack to the next; whoever measures it sets it to 0 first.
+    """
 
     client: Client
     recorder: Recorder
     stream: str
+    silence_s: float = 0.0
     _began_s: float = 0.0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _is_over: bool = False
 
     async def run(self) -> None:
         """Write until it is over."""
-        number = 0
+        number, acked_s = 0, time.monotonic()
         async with self.client.writer(self.stream, writer_id=NAME) as writer:
             while not self._is_over:
                 event = f"{NAME}:{number}"
@@ -36,6 +41,8 @@ class Probe:
                 await writer.write(event.encode(), key=NAME)
                 self.recorder.answer(call, "stored")
                 number += 1
+                before_s, acked_s = acked_s, time.monotonic()
+                self.silence_s = max(self.silence_s, acked_s - before_s)
                 async with self._changed:
                     self._began_s = began_s
                     self._changed.notify_all()
