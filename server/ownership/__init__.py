@@ -1,9 +1,6 @@
 """Who may change a container: its epoch, the copy of its checkpoint that counts, and everything that is deleted."""
 
-from .claim import FoundManifest as FoundManifest
-from .claim import ManifestOwnership as ManifestOwnership
 from .claim import claim_container as claim_container
-from .claim import read_manifest as read_manifest
 from .folder_claim import FolderClaim as FolderClaim
 from .folder_claim import read_folder_claim as read_folder_claim
 from .folder_claim import write_folder_claim as write_folder_claim
@@ -17,6 +14,9 @@ from .manifest import Claimant as Claimant
 from .manifest import Manifest as Manifest
 from .manifest import decode_manifest as decode_manifest
 from .manifest import manifest_key as manifest_key
+from .manifest_ownership import FoundManifest as FoundManifest
+from .manifest_ownership import ManifestOwnership as ManifestOwnership
+from .manifest_ownership import read_manifest as read_manifest
 from .ownership import CopyRecord as CopyRecord
 from .ownership import FolderOwnership as FolderOwnership
 from .ownership import Ownership as Ownership

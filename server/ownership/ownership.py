@@ -2,7 +2,7 @@
 
 There are two kinds. In a data folder of its own a server has that right while it holds the lock of the folder
 (`FolderOwnership`). In an object store another server can take over at any time, so the right is a manifest that is
-changed by compare-and-swap only (`claim.ManifestOwnership`).
+changed by compare-and-swap only (`manifest_ownership.ManifestOwnership`).
 """
 
 from collections.abc import Mapping

@@ -31,9 +31,9 @@ from millrace.server.ownership import (
     read_folder_claim,
     write_folder_claim,
 )
-from millrace.server.ownership.claim import ATTEMPTS_COUNT_MAX
 from millrace.server.ownership.folder_claim import CLAIM_NAME
 from millrace.server.ownership.manifest import EPOCHS_COUNT_MAX, encode_manifest
+from millrace.server.ownership.manifest_ownership import ATTEMPTS_COUNT_MAX
 from tests.support.clock import ManualClock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.files import MemoryFileSystem

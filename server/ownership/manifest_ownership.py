@@ -1,0 +1,219 @@
+"""What the owner of a container in an object store may do: it changes the manifest, for as long as that is its own."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from millrace.server.errors import ObjectChangedError, ObjectNotFoundError, OwnerFencedError, StoreUnavailableError
+from millrace.server.object_store import ObjectStore
+
+from .lease import WorkerLease
+from .manifest import Manifest, decode_manifest, encode_manifest, manifest_key
+from .ownership import CopyRecord, OwnershipStatistics, RemoteLog
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_COUNT_MAX: Final = 8
+"""Of a claim, and of a change: each but the last has met another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundManifest:
+    """A manifest as it is in the store."""
+
+    manifest: Manifest
+    content: bytes
+    tag: str
+
+
+async def read_manifest(store: ObjectStore, container: int, *, url: str) -> FoundManifest | None:
+    """Return the manifest of a container; None if there is none.
+
+    Raises:
+        ManifestUnreadableError: it is damaged, that of another container, or of another version.
+        StorageError: the store does not say.
+    """
+    key = manifest_key(container)
+    try:
+        found = await store.get(key)
+    except ObjectNotFoundError:
+        return None
+    return FoundManifest(
+        decode_manifest(found.content, container=container, place=f"{url}/{key}"), found.content, found.tag
+    )
+
+
+class ManifestOwnership:
+    """The `Ownership` of a container that is kept in its manifest.
+
+    All changes are compare-and-swap against the version that was seen last, one after the other.
+
+    Args:
+        lease: of this process.
+        found: the manifest, claimed by it.
+        on_fenced: see `claim_container`.
+    """
+
+    def __init__(
+        self, lease: WorkerLease, found: FoundManifest, *, on_fenced: Callable[[OwnerFencedError], None]
+    ) -> None:
+        self.is_shared = True
+        self._lease = lease
+        self._found = found
+        self._on_fenced = on_fenced
+        self._changing = asyncio.Lock()
+        self._fenced: OwnerFencedError | None = None
+        # Where earlier epochs of the log have ended; empty while that of this start has not begun.
+        self._epoch_ends: Mapping[int, int] = {}
+
+    @property
+    def epoch(self) -> int:
+        """Of this start, see `Ownership`."""
+        return self._found.manifest.epoch
+
+    @property
+    def claim_id(self) -> uuid.UUID:
+        """Of the claim from which this came."""
+        return self._found.manifest.claim_id
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether this process stood still, see `Ownership`."""
+        return self._lease.is_stalled
+
+    @property
+    def copy(self) -> CopyRecord | None:
+        """The copy that the manifest names, see `Ownership`."""
+        return self._found.manifest.checkpoint
+
+    @property
+    def log(self) -> RemoteLog | None:
+        """Where the log is, see `Ownership`."""
+        return self._found.manifest.log
+
+    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
+        """Take notice where earlier epochs of the log have ended, see `Ownership`."""
+        self._epoch_ends = dict(epoch_ends)
+
+    @property
+    def fenced(self) -> OwnerFencedError | None:
+        """The error that says who has taken over, the container or all that this process had, if that is known."""
+        return self._fenced or self._lease.fenced
+
+    def statistics(self) -> OwnershipStatistics:
+        """Return how the right is, see `Ownership`."""
+        lease = self._lease.statistics()
+        return OwnershipStatistics(
+            epoch=self.epoch,
+            claimed=self._found.manifest.claimant.since,
+            is_fenced=self.fenced is not None,
+            is_stalled=lease.is_stalled,
+            renewals_count=lease.renewals_count,
+            failed_renewals_count=lease.failures_count,
+            lease_age_s=lease.age_s,
+        )
+
+    async def record_copy(self, copy: CopyRecord) -> None:
+        """Let the manifest name a copy, and the log begin where it needs it, see `Ownership`.
+
+        Cancelling leaves it open whether it does.
+        """
+        await self._change(
+            lambda manifest: replace(manifest, checkpoint=copy, log=self._shortened(manifest.log, copy.replay_from))
+        )
+
+    def _shortened(self, log: RemoteLog | None, from_sequence: int) -> RemoteLog | None:
+        """Return the log from a batch on, without epochs that end before: a fence below tells of none of the others."""
+        if log is None:
+            return None
+        first = max(log.from_sequence, from_sequence)
+        epochs = (each for each in log.epochs if self._epoch_ends.get(each, first + 1) > first)
+        return RemoteLog(epochs=tuple(epochs), from_sequence=first)
+
+    async def raise_epoch(self) -> int:
+        """Continue under the next epoch, see `Ownership`. Cancelling leaves it open whether it is raised."""
+        await self._change(lambda manifest: replace(manifest, epoch=manifest.epoch + 1))
+        return self.epoch
+
+    async def release(self) -> None:
+        """Let the manifest say that the container has no owner, see `Ownership`.
+
+        Nothing is done if another server has it: there is nothing to give up.
+
+        Raises:
+            OwnerFencedError: it is seen only now that another server has it.
+        """
+        if self.fenced is not None or self._found.manifest.is_released:
+            return
+        await self._change(lambda manifest: replace(manifest, is_released=True))
+        logger.info(
+            "container released container=%d epoch=%d url=%s",
+            self._found.manifest.container,
+            self.epoch,
+            self._lease.url,
+        )
+
+    async def _change(self, edit: Callable[[Manifest], Manifest]) -> None:
+        async with self._changing:
+            for _ in range(ATTEMPTS_COUNT_MAX):
+                if self.fenced is not None:
+                    raise self.fenced
+                before = self._found
+                wanted = replace(edit(before.manifest), changes=before.manifest.changes + 1)
+                content = encode_manifest(wanted)
+                key = manifest_key(wanted.container)
+                try:
+                    tag = await self._lease.store.replace(key, content, tag=before.tag)
+                except ObjectChangedError:
+                    if await self._look_again() == content:
+                        return
+                    continue  # from a change of ours whose answer was lost, and that came late
+                self._found = FoundManifest(wanted, content, tag)
+                return
+            raise StoreUnavailableError(
+                f"the manifest was changed {ATTEMPTS_COUNT_MAX} times meanwhile", subject=manifest_key(wanted.container)
+            )
+
+    async def _look_again(self) -> bytes:
+        """Read the manifest, which was changed, and return it.
+
+        Raises:
+            OwnerFencedError: by another owner.
+        """
+        ours = self._found.manifest
+        found = await read_manifest(self._lease.store, ours.container, url=self._lease.url)
+        if found is None or found.manifest.claim_id != ours.claim_id:
+            self._fenced = _fenced_error(found, container=ours.container, lease=self._lease)
+            logger.critical(
+                "container fenced container=%d epoch=%d reason=%s", ours.container, ours.epoch, self._fenced
+            )
+            # A later claim of this very process is no reason to end it.
+            if found is None or found.manifest.claimant.worker_id != self._lease.worker.worker_id:
+                self._on_fenced(self._fenced)
+            raise self._fenced
+        self._found = found
+        return found.content
+
+
+def _fenced_error(found: FoundManifest | None, *, container: int, lease: WorkerLease) -> OwnerFencedError:
+    subject = subject_of(container, lease.url)
+    if found is None:
+        return OwnerFencedError(
+            "its manifest was deleted while it was served; nothing may be changed without it", subject=subject
+        )
+    claimant = found.manifest.claimant
+    if claimant.worker_id == lease.worker.worker_id:
+        return OwnerFencedError("this process has claimed it again since", subject=subject)
+    return OwnerFencedError(
+        f"{claimant} has taken it over at {claimant.since}; the server {lease.worker} must end, and what is in its"
+        f" folder is superseded",
+        subject=subject,
+    )
+
+
+def subject_of(container: int, url: str) -> str:
+    """Return what errors call a container in a store."""
+    return f"container {container} of {url}"
