@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cache
 from typing import Final
 
-OWN_NETWORK: Final = "MILLRACE_TEST_HAS_OWN_NETWORK"
+OWN_NETWORK: Final = "TORTURE_HAS_OWN_NETWORK"
 """The environment variable that a program finds in a network of its own."""
 PROGRAMS: Final = ("ip", "unshare", "nsenter")
 PROBE: Final = "ip link set lo up && ip link add probe0 type veth peer name probe1"
