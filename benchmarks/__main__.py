@@ -36,7 +36,7 @@ from . import (
     transactions,
 )
 from .report import Report, Row, Section, as_json, as_markdown, as_table
-from .rivals import postgres, rabbitmq_streams, redis_streams
+from .rivals import postgres, rabbitmq_streams, redis_streams, s2_lite
 from .session import AbsentError, Session, machine
 
 SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
@@ -48,6 +48,7 @@ SECTIONS: Final[dict[str, Callable[[Session], Iterator[Row]]]] = {
     "append-rate": append_rate.measure,
     "stalled-disk": stalled_disk.measure,
     "object-log": object_log.measure,
+    "s2-lite": s2_lite.measure,
     "failover": failover.measure,
     "event-write": event_write.measure,
     "transactions": transactions.measure,

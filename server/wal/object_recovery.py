@@ -46,7 +46,7 @@ from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, RecoveredB
 
 logger = logging.getLogger(__name__)
 
-READS_COUNT_MAX: Final = 16
+READS_COUNT_MAX: Final = 64
 """Objects that are read at once,"""
 READS_SIZE_BYTES_MAX: Final = 64 * MIB
 """if they are not larger together than this, or there is only one."""
