@@ -552,41 +552,6 @@ async def test_what_a_folder_keeps_is_discarded_before_it_knows_the_claim(
     assert memory.objects["c0000/manifest"] == before["c0000/manifest"]
 
 
-async def test_a_copy_lets_the_log_begin_where_it_needs_it(memory: MemoryObjectStore, clock: ManualClock) -> None:
-    """Behaviour 90: in the same change, so that nothing is deleted that a copy that counts needs."""
-    one = await Process(memory, clock).start()
-    await one.claim(1, has_remote_log=True)
-    two = await one.next_process()
-    ownership = await two.claim(has_remote_log=True)
-    await ownership.record_copy(replace(COPY, replay_from=4))
-    assert stored(memory).log == RemoteLog(epochs=(1, 2), from_sequence=4)
-    ownership.log_began({1: 9})
-    await ownership.record_copy(replace(COPY, replay_from=8))
-    assert stored(memory).log == RemoteLog(epochs=(1, 2), from_sequence=8)
-    await ownership.record_copy(replace(COPY, replay_from=9))
-    assert stored(memory).log == RemoteLog(epochs=(2,), from_sequence=9)
-    # What may be deleted by now is not named again.
-    await ownership.record_copy(replace(COPY, replay_from=8))
-    assert stored(memory).log == RemoteLog(epochs=(2,), from_sequence=9)
-
-
-async def test_an_epoch_leaves_the_log_with_its_last_batch(memory: MemoryObjectStore, clock: ManualClock) -> None:
-    """Behaviour 90: so that a fence before the first batch that is needed tells nothing of the epochs that are left."""
-    one = await Process(memory, clock).start()
-    await one.claim(1, has_remote_log=True)
-    two = await one.next_process()
-    await two.claim(has_remote_log=True)
-    three = await two.next_process()
-    ownership = await three.claim(has_remote_log=True)
-    ownership.log_began({1: 5, 2: 9})
-    await ownership.record_copy(replace(COPY, replay_from=4))
-    assert stored(memory).log == RemoteLog(epochs=(1, 2, 3), from_sequence=4)
-    await ownership.record_copy(replace(COPY, replay_from=5))
-    assert stored(memory).log == RemoteLog(epochs=(2, 3), from_sequence=5)
-    await ownership.record_copy(replace(COPY, replay_from=20))
-    assert stored(memory).log == RemoteLog(epochs=(3,), from_sequence=20)
-
-
 @pytest.mark.parametrize(
     ("was_remote", "words"),
     [
