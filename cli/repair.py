@@ -230,6 +230,7 @@ class UnclaimedOwnership:
         self.epoch = epoch
         self.is_shared = True
         self.is_stalled = False
+        self.is_lapsed = False
         self.copy = copy
         self.log: RemoteLog | None = None
 

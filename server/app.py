@@ -128,7 +128,7 @@ class Server:
             monitor=self._store_monitor,
             on_fenced=self._fenced,
             on_failure=self._task_failed,
-            on_standby=on_standby,
+            on_standby=self._stands_by,
             storage=storage,
             store=store,
         )
@@ -153,6 +153,9 @@ class Server:
         self._recovery = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._recovering = False
         self._stopping = False
+        self._on_standby = on_standby
+        # Whether signals of the process are for this server.
+        self._is_process = False
         # Set when the server should stop by itself.
         self._ended: asyncio.Event = asyncio.Event()
         self._fatal: BaseException | None = None
@@ -234,31 +237,46 @@ class Server:
     async def start_as_process(self) -> bool:
         """Start, and take the process for this server alone: its signals, its memory, its garbage collector.
 
-        SIGTERM and SIGINT end it in good order from here on, also while it waits as a standby, or recovers. Once it
-        serves it says so in its log.
+        SIGTERM and SIGINT end it in good order while it stands by, and once it serves, which it says in its log. In the
+        rest of a start they end the process at once, as a crash would: its threads work on the folder, which must stay
+        locked until they have ended. (One that has stood by is stopped right after its start.)
 
         Returns:
-            Whether it serves; False if a signal has ended the start.
+            Whether it serves; False if a signal has ended it while it stood by.
 
         Raises:
-            ServerError: as `start`.
+            ServerError: as `start`, or as `wait_for_end` where it stood by.
         """
-        loop = asyncio.get_running_loop()
+        self._is_process = True
+        # Not as the event loop takes it, which would cancel the start.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         starting = asyncio.create_task(self.start(), name="start")
-        for number in ENDING_SIGNALS:
-            # Once: a second one must not end what the first one has begun to give back.
-            loop.add_signal_handler(number, lambda: starting.cancelling() or starting.cancel())
+        ending = asyncio.create_task(self._ended.wait(), name="end of the start")
         try:
+            await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
+            if self._history.standing_by:
+                starting.cancel()
             await asyncio.wait([starting])
         finally:
-            starting.cancel()  # of no effect, unless this was cancelled
-            await asyncio.wait([starting])
+            for task in (starting, ending):
+                task.cancel()  # of no effect, unless this was cancelled
+            await asyncio.wait([starting, ending])
         if starting.cancelled():
-            logger.info("start ended by a signal")
+            if self._fatal is not None:
+                raise self._fatal
+            logger.info("ended by a signal while it stood by")
             return False
         await starting
         self._own_process()
         return True
+
+    def _stands_by(self, told: str) -> None:
+        """Let signals end the wait for another server, and tell of it."""
+        loop = asyncio.get_running_loop()
+        if self._is_process:
+            for number in ENDING_SIGNALS:
+                loop.add_signal_handler(number, self._ended.set)
+        self._on_standby(told)
 
     def _own_process(self) -> None:
         loop = asyncio.get_running_loop()

@@ -133,8 +133,8 @@ class History:
         lease = WorkerLease(
             store, worker, url=str(url), lease_s=options.objects.lease_s, clock=clock, on_fenced=self.fenced
         )
-        await lease.start()
         self._lease = lease
+        await lease.start()
         self._supervisor.start(lease.run(), name="lease")
 
     async def _own_folder(self, store: ObjectStore, url: StoreUrl) -> DataFolder:

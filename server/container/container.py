@@ -294,6 +294,11 @@ class SegmentContainer:
         is_damaged = self.checkpoint_damage is not None and self.loss is None
         return self.fence is None and (self.has_failed or is_damaged)
 
+    @property
+    def is_lapsed(self) -> bool:
+        """Whether clients are not heard, since another server may have taken over with all that was acknowledged."""
+        return self._ownership.is_lapsed
+
     def stay_failed(self, reason: str) -> None:
         """Refuse requests for this reason from now on, after a failure of log or checkpoint."""
         self._failure = self.fence or DiskUnavailableError(reason, retry_after_ms=1000)

@@ -20,6 +20,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from millrace.server.errors import (
@@ -28,6 +29,8 @@ from millrace.server.errors import (
     OwnedElsewhereError,
     OwnerFencedError,
     StorageError,
+    StoreRefusedError,
+    StoreUnavailableError,
     StoreUnfitError,
 )
 from millrace.server.host.files import FileSystem
@@ -127,7 +130,17 @@ class _Claiming:
         self._ended: uuid.UUID | None = None
 
     async def claim(self) -> FoundManifest:
-        """Go through the steps until one claim succeeds, or there can be none."""
+        """Go through the steps until one claim succeeds, or none can; a standby again where the store fails."""
+        while True:
+            try:
+                return await self._claim()
+            except (StoreUnavailableError, StoreRefusedError) as error:
+                if self._on_standby is None:
+                    raise
+                logger.warning("standing by, the store fails retry_after_s=%g error=%s", self._lease.lease_s, error)
+                await self._lease.clock.sleep(self._lease.lease_s)
+
+    async def _claim(self) -> FoundManifest:
         owner: Claimant | None = None
         failed_count = 0
         while failed_count < ATTEMPTS_COUNT_MAX:
@@ -136,15 +149,16 @@ class _Claiming:
             found = await read_manifest(self._store, self._container, url=self._lease.url)
             self._check_ours(found, mine)
             owner = found.manifest.owner if found else None
-            if owner is not None and not await self._is_over(owner, mine):
+            knows = found is not None and mine is not None and mine.knows(found.manifest.claim_id)
+            if owner is not None and not await self._is_over(owner, mine, knows=knows):
                 # It was released meanwhile, or somebody else takes over. A standby sees any number of owners.
                 failed_count = 0 if self._on_standby else failed_count + 1
                 continue
             await self._lease.confirm()  # it may have stood still while it waited
             wanted = self._wanted(found)
-            if self._has_remote_log and not (found and mine and mine.knows(found.manifest.claim_id)):
+            if self._has_remote_log and not knows:
                 # Before the folder knows the claim: after a crash in between it would keep what is discarded here.
-                await asyncio.to_thread(self._discard)
+                await _to_the_end(self._discard)
             begun = (mine or NO_CLAIM).begun(wanted.claim_id, over=found.manifest.claim_id if found else None)
             await self._keep(begun)
             if (tag := await self._put(found, encode_manifest(wanted))) is None:
@@ -212,11 +226,12 @@ class _Claiming:
                 subject=self._subject,
             )
 
-    async def _is_over(self, owner: Claimant, mine: FolderClaim | None) -> bool:
+    async def _is_over(self, owner: Claimant, mine: FolderClaim | None, *, knows: bool) -> bool:
         """Return whether an owner is dead, False if the manifest is to be read again.
 
         Args:
             mine: what this folder has claimed.
+            knows: whether that is, or was, the claim of the owner.
 
         Raises:
             OwnedElsewhereError: it lives, and this is no standby.
@@ -224,10 +239,11 @@ class _Claiming:
         if owner.worker_id in (self._worker.worker_id, self._ended):
             return True
         is_restored = mine is not None and mine.restored_from is not None
-        if owner.place == self._worker.place and not is_restored:
+        if owner.place == self._worker.place and knows and not is_restored:
             # It had the lock of the folder that we have: it has crashed. Should the place be that of a copy of this
-            # machine after all, its lease is ended, so that it knows. A folder that was restored never had an owner;
-            # two machines may have the same place, as containers have the names and volumes that they are given.
+            # machine after all, its lease is ended, so that it knows. A folder that was restored never had an owner,
+            # nor one that does not know the claim. Two machines may have the same place, as containers have the names
+            # and volumes that they are given.
             is_alive, found = False, await read_lease(self._store, owner)
         else:
             if self._on_standby is not None:
@@ -305,13 +321,8 @@ class _Claiming:
             return None
 
     async def _keep(self, claim: FolderClaim) -> None:
-        """Write what the folder claims, also if cancelled: a late write would be over the claim of the next process."""
-        writing = asyncio.ensure_future(asyncio.to_thread(write_folder_claim, self._files, self._folder, claim))
-        try:
-            await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            await asyncio.wait([writing])
-            raise
+        """Write what the folder claims."""
+        await _to_the_end(partial(write_folder_claim, self._files, self._folder, claim))
 
     def _log(self, wanted: Manifest, owner: Claimant | None) -> None:
         if owner is not None and owner.place != self._worker.place:
@@ -340,3 +351,13 @@ class _Claiming:
             await self._store.delete([key])
         except StorageError as error:
             logger.warning("lease of the last owner not deleted key=%s error=%s", key, error)
+
+
+async def _to_the_end(change: Callable[[], None]) -> None:
+    """Change the folder in a thread, to the end also if cancelled: late, it would undo what the next process does."""
+    changing = asyncio.ensure_future(asyncio.to_thread(change))
+    try:
+        await asyncio.shield(changing)
+    except asyncio.CancelledError:
+        await asyncio.wait([changing])
+        raise

@@ -22,8 +22,8 @@ machine that is paused all clocks may stand still; then it learns of a takeover 
 is heard of: a server whose log is its own keeps serving while nobody can reach the store. (A server that alone cannot
 reach it does, too: what it acknowledges after it was taken over is only in its own log.) A server whose log is in the
 store acknowledges nothing then, and it answers nothing either: its lease has lapsed, and another server may have
-acknowledged what it does not know of. The time is measured from the beginning of the last renewal that succeeded, so
-the lease lapses before anybody can have found it silent for as long.
+acknowledged what it does not know of. The time is measured from the first attempt at the last renewal that succeeded,
+which may have landed without an answer; so the lease lapses before anybody can have found it silent for as long.
 """
 
 import asyncio
@@ -204,10 +204,14 @@ class WorkerLease:
         self._pending: asyncio.Task[str] | None = None
         self._late: set[asyncio.Task[str]] = set()
         self._pending_s = 0.0
+        # When the next renewal was first attempted; None before that. It may have landed without an answer.
+        self._attempted_s: float | None = None
         self._renewing = asyncio.Lock()
         # When the last attempt was begun of which there was an answer, be it an error or its time-out.
         self._heard_s = clock.elapsed_s()
         self._renewed_s = self._heard_s
+        # From when on others may have seen the last renewal: nobody finds the lease silent for longer.
+        self._seen_from_s = self._heard_s
         # When it was seen that the process had stood still; renewals that were begun later clear it.
         self._stalled_s: float | None = None
         self._failure: StorageError | None = None
@@ -222,7 +226,7 @@ class WorkerLease:
     @property
     def is_lapsed(self) -> bool:
         """Whether no renewal has succeeded for so long that another server may have taken over."""
-        return self._fenced is not None or self.clock.elapsed_s() - self._renewed_s > self.lease_s
+        return self._fenced is not None or self.clock.elapsed_s() - self._seen_from_s > self.lease_s
 
     @property
     def fenced(self) -> OwnerFencedError | None:
@@ -254,7 +258,7 @@ class WorkerLease:
             if found is None or found.content != content:
                 raise
             self._tag = found.tag
-        self._heard_s = self._renewed_s = started_s
+        self._heard_s = self._renewed_s = self._seen_from_s = started_s
 
     async def run(self) -> None:
         """Renew the lease until it is ended by another server, or this is cancelled."""
@@ -311,6 +315,8 @@ class WorkerLease:
                 self._pending = asyncio.create_task(self._put(encode_lease(wanted)), name="lease renewal")
                 self._pending.add_done_callback(_seen)
                 self._pending_s = started_s
+                if self._attempted_s is None:
+                    self._attempted_s = started_s
             with suppress(TimeoutError):
                 async with self.clock.timeout(self.lease_s / RENEWALS_COUNT):
                     await asyncio.wait([self._pending])
@@ -332,7 +338,9 @@ class WorkerLease:
                 failure = error
             else:
                 self._lease = replace(self._lease, renewals=self._lease.renewals + 1)
+                assert self._attempted_s is not None
                 self._renewed_s = self._pending_s
+                self._seen_from_s, self._attempted_s = self._attempted_s, None
                 if self._stalled_s is not None and self._pending_s >= self._stalled_s:
                     self._stalled_s = None
         else:

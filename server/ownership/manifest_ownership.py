@@ -85,6 +85,11 @@ class ManifestOwnership:
         return self._lease.is_stalled
 
     @property
+    def is_lapsed(self) -> bool:
+        """Whether another may have taken over with all that was acknowledged, see `Ownership`."""
+        return self.log is not None and self._lease.is_lapsed
+
+    @property
     def copy(self) -> CopyRecord | None:
         """The copy that the manifest names, see `Ownership`."""
         return self._found.manifest.checkpoint

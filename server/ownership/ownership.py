@@ -89,6 +89,14 @@ class Ownership(Protocol):
         ...
 
     @property
+    def is_lapsed(self) -> bool:
+        """Whether another may have taken over with all that was acknowledged, as the lease could not be renewed.
+
+        Then nothing is answered. Never where the log is in the folder.
+        """
+        ...
+
+    @property
     def copy(self) -> CopyRecord | None:
         """The newest copy that counts; None if there is none, or if the names of copies are all that tells."""
         ...
@@ -147,6 +155,7 @@ class FolderOwnership:
         self.epoch = epoch
         self.is_shared = False
         self.is_stalled = False
+        self.is_lapsed = False
         self.copy: CopyRecord | None = None
         self.log: RemoteLog | None = None
 

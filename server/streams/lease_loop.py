@@ -1,9 +1,10 @@
 """Lets open transactions expire that nothing names any more, and forgets outcomes.
 
 A lease counts time in which the server could have heard from its client: while the event loop turned. A step longer
-than a second (the machine was suspended, the disk stood still) counts as a second. Only the length of a lease is
-durable: after a start each starts over. That a transaction expires is a decision like any other, checked on the
-admitted view; so a request that arrived before it wins.
+than a second (the machine was suspended, the disk stood still) counts as a second. In an outage of the object store a
+server whose log is there hears nobody, and nothing counts. Only the length of a lease is durable: after a start each
+starts over. That a transaction expires is a decision like any other, checked on the admitted view; so a request that
+arrived before it wins.
 """
 
 import asyncio
@@ -40,10 +41,15 @@ class LeaseClock:
         self._last_s = clock.monotonic_s()
         self.now_s = 0.0
 
-    def tick(self) -> float:
-        """Count what has passed since the last tick, and return the time now, in seconds."""
+    def tick(self, *, counts: bool = True) -> float:
+        """Count what has passed since the last tick, and return the time now, in seconds.
+
+        Args:
+            counts: whether clients could have been heard since.
+        """
         now_s = self._clock.monotonic_s()
-        self.now_s += min(now_s - self._last_s, STEP_S_MAX)
+        if counts:
+            self.now_s += min(now_s - self._last_s, STEP_S_MAX)
         self._last_s = now_s
         return self.now_s
 
@@ -121,7 +127,7 @@ class TransactionsRunner:
     async def expire(self) -> None:
         """Let those expire whose leases have run out."""
         transactions = self._state.open_transactions.by_number.values()
-        expired = self._leases.expired(transactions, now_s=self._clock.tick())
+        expired = self._leases.expired(transactions, now_s=self._clock.tick(counts=not self._container.is_lapsed))
         decided = []
         for start in range(0, len(expired), ENDED_COUNT_MAX):
             page = expired[start : start + ENDED_COUNT_MAX]

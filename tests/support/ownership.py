@@ -36,6 +36,7 @@ class MemoryOwnership:
         self.copy = register.copy
         self.log: RemoteLog | None = None
         self.is_stalled = False
+        self.is_lapsed = False
         self.is_away = False
 
     def log_began(self, epoch_ends: Mapping[int, int]) -> None:

@@ -167,6 +167,8 @@ class Member:
         last = said.rpartition("\n")[2]
         if code == self._code_wanted:
             self.counted["killed" if code else "stopped"] += 1
+        elif code == -signal.SIGTERM and self._code_wanted == 0:
+            self.counted["stopped while starting"] += 1  # nothing is given back then, as after a kill
         elif code == 1 and last.startswith("error: "):
             # Between a signal and the end that it causes, a server may learn that it was fenced.
             self.counted["fenced" if any(each in last for each in FENCED) else "ended with an error"] += 1

@@ -211,6 +211,20 @@ async def test_a_copy_of_the_whole_machine_fences_the_first(memory: MemoryObject
     await clone.crash()
 
 
+async def test_a_folder_of_the_same_place_that_does_not_know_the_claim_waits(
+    memory: MemoryObjectStore, clock: ManualClock
+) -> None:
+    """Behaviour 90: two machines of one image have the same host name, and new folders the same file numbers."""
+    process = await Process(memory, clock).start()
+    await process.claim(has_remote_log=True)
+    other = await Process(memory, clock, host=process.host).start()
+    with pytest.raises(OwnedElsewhereError, match="is served by"):
+        await passing(clock, other.claim(has_remote_log=True))
+    assert process.fenced == []
+    await process.crash()
+    await other.crash()
+
+
 # --- in one process ---
 
 

@@ -434,3 +434,19 @@ async def test_a_lease_that_cannot_be_read_is_not_ended(memory: MemoryObjectStor
     memory.objects[key] = b"?"
     with pytest.raises(ManifestUnreadableError, match=f"{key}: cannot be read"):
         await end_lease(memory, owner_of(process), found=await memory.get(key), by=worker("two"))
+
+
+async def test_it_lapses_before_anybody_can_find_it_silent(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Behaviour 91: counted from the first attempt at the last renewal, which had landed without an answer."""
+    store = FaultyStore(memory)
+    process = await Process(store, clock).start()
+    # Of one renewal: it lands and nobody hears of it, then its bytes are found to be there.
+    store.fail("replace", Fault.LOST_ANSWER, None, *[Fault.UNAVAILABLE] * 20)
+    await clock.advance(THIRD_S)
+    landed_s = clock.monotonic_s()
+    assert stored(memory, process).renewals == 1
+    while not process.lease.is_lapsed:
+        await clock.advance(0.5)
+    assert stored(memory, process).renewals == 1
+    assert THIRD_S < clock.monotonic_s() - landed_s <= LEASE_S + 0.5
+    await process.crash()

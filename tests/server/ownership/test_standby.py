@@ -184,6 +184,17 @@ async def test_a_look_that_took_long_does_not_count(memory: MemoryObjectStore, c
     await waiting.process.crash()
 
 
+async def test_a_store_that_fails_at_the_takeover_is_asked_again(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Behaviour 92: it answers reads, and takes no writes for a while."""
+    store = FaultyStore(memory)
+    process, ownership = await owner(memory, clock)
+    waiting = await Waiting.begin(memory, clock, "two", store=store)
+    await process.crash()
+    store.fail("replace", *[Fault.UNAVAILABLE] * 12)  # its own renewals among them
+    assert (await passing(clock, waiting.claiming)).epoch == ownership.epoch + 1
+    await waiting.process.crash()
+
+
 async def test_it_can_be_cancelled(memory: MemoryObjectStore, clock: ManualClock) -> None:
     process, ownership = await owner(memory, clock)
     waiting = await Waiting.begin(memory, clock, "two")

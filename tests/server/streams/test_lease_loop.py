@@ -30,6 +30,10 @@ def test_a_lease_counts_while_the_loop_turns() -> None:
     assert leases.tick() == 1.25
     clock.jump_wall(3_600_000_000)
     assert leases.tick() == 1.25
+    clock.move(60.0)
+    assert leases.tick(counts=False) == 1.25, "nobody could be heard"
+    clock.move(0.25)
+    assert leases.tick() == 1.5
 
 
 def test_a_lease_begins_with_the_first_look_and_with_every_name() -> None:
