@@ -15,6 +15,7 @@ import typer
 from rich.text import Text
 
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.extras import DISTRIBUTION
 from millrace.server.errors import ConfigurationError, StorageError, StoreBusyError
 from millrace.server.host.clock import SystemClock
 from millrace.server.object_store import StoreUrl, probe
@@ -34,7 +35,7 @@ SLOW_SYNC_S: Final = 0.010
 STALL_S: Final = 0.100
 OPEN_FILES_MIN: Final = 4096
 STORE_PATIENCE_S: Final = 15.0
-PACKAGES: Final = ("millrace", "uvloop", "numpy", "crc32c", "pyarrow", "pyspark", "obstore")
+PACKAGES: Final = (DISTRIBUTION, "uvloop", "numpy", "crc32c", "pyarrow", "pyspark", "obstore")
 
 Verdict = Literal["good", "warning", "bad", ""]
 _STYLES: Final = {"good": "green", "warning": "yellow", "bad": "bold red", "": ""}

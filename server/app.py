@@ -346,13 +346,15 @@ class Server:
         if self._stopping:
             return "the server is shutting down"
         if opened is None:
-            return self._history.standing_by or "the container is being recovered"
+            state = self._history.standing_by or "the container is being recovered"
+            return "; ".join(filter(None, [state, self._history.health()]))
         if self._recovering:
             return opened.container.refusal or "connections to the container before its recovery are being ended"
         statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
             place = "object store" if self._options.has_remote_log else "disk"
-            return f"the {place} of the log has not answered for {statistics.write_age_s:.1f} s"
+            stalled = f"the {place} of the log has not answered for {statistics.write_age_s:.1f} s"
+            return "; ".join(filter(None, [stalled, self._history.health()]))
         return opened.container.refusal or self._history.health()
 
     # --- the container ---

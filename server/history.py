@@ -21,7 +21,7 @@ from .errors import OwnerFencedError, ServerError, StoreUnfitError
 from .folder import DataFolder, open_folder
 from .object_store import ObjectStore, StoreMonitor, StoreUrl, claim, find_owner, open_store
 from .options import ServerOptions
-from .ownership import Claimant, FolderOwnership, Ownership, Worker, WorkerLease, claim_container
+from .ownership import Claimant, FolderOwnership, Ownership, Worker, WorkerLease, claim_container, read_manifest
 from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
 
 logger = logging.getLogger(__name__)
@@ -148,13 +148,24 @@ class History:
             )
             try:
                 await claim(store, url, server_id=folder.server_id, is_new=folder.is_new)
-            except StoreUnfitError:
+            except StoreUnfitError as error:
+                if folder.is_new and not is_remote and await self._has_remote_log(store, url):
+                    raise StoreUnfitError(
+                        "the log of its server is in the object store, too: start this one with --log object, or with"
+                        " another --store prefix",
+                        subject=str(url),
+                    ) from error
                 if not (is_remote and folder.is_new) or server_id is not None:
                     raise
                 # Another server took the empty prefix since we looked.
                 folder.lock.close()
             else:
                 return folder
+
+    async def _has_remote_log(self, store: ObjectStore, url: StoreUrl) -> bool:
+        """Return whether the log of the server to which a prefix belongs is there."""
+        found = await read_manifest(store, 0, url=str(url))
+        return found is not None and found.manifest.log is not None
 
     async def claim(
         self, number: int, next_epoch: int, *, discard: Callable[[], None], is_standby: bool = False

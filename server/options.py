@@ -103,16 +103,19 @@ class ServerOptions:
         demand_above_zero(self, "shutdown_s")
         is_apart = self.console != self.listen or not self.listen.port
         demand(is_apart, self, "console", "another address than listen")
-        if self.store is None:
-            demand(
-                self.wal.place == "local", self.wal, "place", "local, as there is no object store: set one with --store"
-            )
+        demand(
+            self.store is not None or self.wal.place == "local",
+            self,
+            "store",
+            "a URL such as s3://BUCKET/PREFIX where the log is in the object store; for a log on the local disk, set"
+            " --log local",
+        )
         demand(
             not self.standby or self.has_remote_log,
             self,
             "standby",
             "false where the log is on a local disk: a server that takes over would not have what was acknowledged; set"
-            " --log object",
+            " --store URL --log object",
         )
 
     @property

@@ -306,7 +306,7 @@ class Channel:
         self, call: Callable[[Connection], Awaitable[R]], *, repeatable: bool, timeout_s: float | None
     ) -> R:
         # A server whose log has failed says that it does not know the outcome, as a connection that is lost does.
-        is_transient = may_resend if repeatable else attrgetter("retriable")
+        is_transient = _may_repeat if repeatable else attrgetter("retriable")
         with self.retry(timeout_s, is_transient=is_transient) as retry:
             while True:
                 sent = False
@@ -359,6 +359,11 @@ class Channel:
         self._change(LOST)
         if not was_closed:
             logger.debug("connection lost address=%s error=%s", self.address, error)
+
+
+def _may_repeat(error: MillraceError) -> bool:
+    """Whether to make a request again, after this error, that may be carried out twice."""
+    return error.retriable or isinstance(error, OutcomeUnknownError)
 
 
 def _retrieve(task: "asyncio.Task[Connection]") -> None:

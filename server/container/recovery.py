@@ -156,7 +156,9 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
                 newer_copy = newer_copy or copy.name
             continue
         found = "older" if checkpoint is not None else "missing"
-        logger.warning("checkpoint restored from tier 2 name=%s was=%s version=%s", copy.name, found, version)
+        # Where the log is in the store, each takeover begins so.
+        level = logging.WARNING if environment.ownership.log is None else logging.INFO
+        logger.log(level, "checkpoint restored from tier 2 name=%s was=%s version=%s", copy.name, found, version)
         restored = await asyncio.to_thread(checkpoints.load)
         assert restored is not None, "it was just put there"
         return replace(restored, restored_from=copy.name)

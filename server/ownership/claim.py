@@ -266,7 +266,9 @@ class _Claiming:
             is_alive = watched is Watched.ALIVE
         if is_alive or not await self._end(owner, found):
             raise OwnedElsewhereError(
-                f"is served by {owner} since {owner.since}; stop that server first", subject=self._subject
+                f"is served by {owner} since {owner.since}; stop that server first"
+                + (", or start this one with --standby" if self._has_remote_log else ""),
+                subject=self._subject,
             )
         return True
 

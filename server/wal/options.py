@@ -34,8 +34,8 @@ class WalOptions:
             has 16 MiB.
         retry_interval_s: how long to wait before a full disk is tried again.
         puts_per_s_max: of a log in an object store, in the long run, as each is paid for; after a second without any,
-            as many at once. 0 for as many as help, which is eight in each round trip to the store. Those that are made
-            a second time, as they were slow, come on top: one for 20 at most.
+            as many at once. 0 for as many as help: eight in each round trip to the store. Slow ones that are made twice
+            come on top, one for 20.
     """
 
     place: Literal["local", "object"] = "local"

@@ -41,7 +41,7 @@ def test_a_disk_that_stalls_is_told(tmp_path: Path) -> None:
 def test_versions_and_limits_are_told() -> None:
     names = [check.name for check in machine_checks()]
 
-    assert {"open files", "system", "Python", "millrace", "uvloop", "Java"} <= set(names)
+    assert {"open files", "system", "Python", "millrace-streams", "uvloop", "Java"} <= set(names)
 
 
 @pytest.mark.slow

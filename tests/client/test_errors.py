@@ -20,6 +20,7 @@ from millrace.client.errors import (
     DeliveryTimeoutError,
     NoSpaceError,
     OutageTimeoutError,
+    OutcomeUnknownError,
     RequestTimeoutError,
     SegmentTruncatedError,
     ServerUnreachableError,
@@ -98,6 +99,7 @@ def test_every_code_has_a_class_that_keeps_the_facts(code: ErrorCode) -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("code", ErrorCode)
 async def test_a_request_is_made_again_after_the_answers_whose_class_says_so(code: ErrorCode) -> None:
+    """Also where nobody knows whether it was carried out: to repeat this one is the same as once."""
     cls = CLASS_OF_CODE[code]
     server = ModelServer(options=ClientOptions(request_timeout_s=1))
     server.answers[m.GetStream] = answer_of(code)
@@ -111,7 +113,8 @@ async def test_a_request_is_made_again_after_the_answers_whose_class_says_so(cod
     with pytest.raises(cls) as caught:
         await asking
     assert caught.value.retriable is cls.retriable
-    assert (sum(isinstance(request, m.GetStream) for request in server.requests) > 1) is cls.retriable
+    was_repeated = sum(isinstance(request, m.GetStream) for request in server.requests) > 1
+    assert was_repeated is (cls.retriable or cls is OutcomeUnknownError)
     await channel.close()
 
 

@@ -268,5 +268,8 @@ async def test_the_kind_of_a_log_cannot_change(tmp_path: Path) -> None:
 
 
 async def test_a_log_in_a_store_needs_a_store(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"place is object; it must be local, as there is no object store"):
+    with pytest.raises(
+        SettingError,
+        match=r"store is None; it must be a URL such as s3://BUCKET/PREFIX where the log is in the object store",
+    ):
         server_options(tmp_path, wal=REMOTE)
