@@ -17,7 +17,7 @@ class Probe:
     """Writes to a stream as one writer, until it is told to end; the history knows of each event.
 
     Attributes:
-        silence_s: the longest time from one ack to the next; whoever measures it sets it to 0 first.
+        silence_s: the longest time from one ack to the next; who measures it sets it to 0 first.
     """
 
     client: Client

@@ -3,7 +3,7 @@
     python -m tests.crash.failover.zombie frozen|requests|answers FOLDER
 
 It stands still (SIGSTOP), or its requests to the store are lost, or the answers to them, until the other server has
-taken over and has deleted the batches of the log that were there. Then it is let go on. From then on it must
+taken over and has deleted the batches of the log that were there. Then it is continued. From then on it must
 acknowledge nothing, delete nothing, and end with an error.
 """
 
