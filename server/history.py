@@ -105,7 +105,7 @@ class History:
     @property
     def may_be_superseded(self) -> bool:
         """Whether another server may have acknowledged what this one does not know of. Cheap."""
-        return self._lease is not None and self._options.has_remote_log and self._lease.is_lapsed
+        return self._ownership is not None and self._ownership.is_lapsed
 
     async def open(self) -> None:
         """Own the data folder and, where one is set, the part of an object store where its history is.
