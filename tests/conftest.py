@@ -11,6 +11,7 @@ One that makes sense on the server's loop alone says `@pytest.mark.asyncio(loop_
 """
 
 import asyncio
+import logging
 import os
 import signal
 import threading
@@ -103,6 +104,27 @@ def no_thread_is_left() -> Iterator[None]:
     for thread in left:
         thread.join(ENDING_S_MAX)
     assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+@pytest.fixture(autouse=True)
+def log_is_as_before() -> Iterator[None]:
+    """Fail the test when it leaves a level or a handler at the root of the log: later tests would have it, too.
+
+    A program that sets up its log belongs in a process of its own. The handlers of pytest come and go by themselves.
+    """
+    root = logging.getLogger()
+
+    def setup() -> tuple[int, list[logging.Handler]]:
+        return root.level, [each for each in root.handlers if not type(each).__module__.startswith("_pytest.")]
+
+    before = setup()
+    yield
+    after = setup()
+    root.setLevel(before[0])
+    for handler in after[1]:
+        if handler not in before[1]:
+            root.removeHandler(handler)
+    assert after == before
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import pytest
 import millrace
 from millrace.cli.main import main
 from millrace.client.testing import TestServer, server
+from tests.support.waiting import PATIENCE_S
 
 SMALL_LOG = {
     "MILLRACE_WAL_FILE_SIZE_BYTES": str(128 << 10),
@@ -55,6 +57,19 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         code = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         return Outcome(code, captured.out, captured.err)
+
+    return run_command
+
+
+@pytest.fixture
+def run_process() -> Run:
+    """Run a command in a process of its own: one that sets up the log of its process."""
+
+    def run_command(*arguments: object) -> Outcome:
+        done = subprocess.run(
+            [*PROGRAM, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
 
     return run_command
 

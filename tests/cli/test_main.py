@@ -72,7 +72,6 @@ def test_a_server_that_cannot_be_reached_is_exit_code_3_with_a_hint(run: Run, ar
         ["read", "shop/orders", "--from", "yesterday"],
         ["inspect", "/no/such/file"],
         ["write", "shop/orders", "--key", "a", "--key-field", "b"],
-        ["serve", "--listen", "127.0.0.1:port"],
         ["stream", "list", "--address", "::1"],
     ],
 )
@@ -80,6 +79,14 @@ def test_wrong_usage_is_exit_code_2(run: Run, arguments: list[str]) -> None:
     outcome = run(*arguments)
 
     assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+
+
+def test_a_wrong_setting_of_a_server_is_exit_code_2(run_process: Run) -> None:
+    outcome = run_process("serve", "--listen", "127.0.0.1:port")
+
+    assert outcome.code == 2
+    assert "127.0.0.1:port" in outcome.err
     assert "Traceback" not in outcome.err
 
 

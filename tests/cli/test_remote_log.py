@@ -115,9 +115,11 @@ def test_a_log_in_a_store_without_a_store_is_wrong_usage(run: Run) -> None:
     assert (refused.code, "store is None; it must be a URL" in refused.err) == (2, True), refused.err
 
 
-def test_who_forgets_where_the_log_is_is_told(lost: Lost, run: Run, tmp_path: Path) -> None:
+def test_who_forgets_where_the_log_is_is_told(lost: Lost, run_process: Run, tmp_path: Path) -> None:
     """Its folder is new, so nothing else says that it is to be one of the servers of the prefix."""
-    refused = run("serve", "--data-dir", tmp_path / "new", "--store", lost.bucket.url, "--listen", "127.0.0.1:0")
+    refused = run_process(
+        "serve", "--data-dir", tmp_path / "new", "--store", lost.bucket.url, "--listen", "127.0.0.1:0"
+    )
     assert (refused.code, "start this one with --log object" in refused.err) == (1, True), refused.err
 
 
