@@ -293,15 +293,19 @@ class _Claiming:
                 claimant=claimant,
                 is_released=False,
                 checkpoint=None,
-                log=RemoteLog(epochs=(self._next_epoch,), from_sequence=1) if self._has_remote_log else None,
+                log=RemoteLog(first_epoch=self._next_epoch, last_epoch=self._next_epoch, from_sequence=1)
+                if self._has_remote_log
+                else None,
             )
         epoch, log = max(self._next_epoch, found.manifest.epoch + 1), found.manifest.log
         if log is not None:
-            if len(log.epochs) == EPOCHS_COUNT_MAX:
+            if epoch - log.first_epoch >= EPOCHS_COUNT_MAX:
                 raise StorageError(
-                    f"was claimed {EPOCHS_COUNT_MAX} times without a copy of its checkpoint", subject=self._subject
+                    f"cannot be claimed: epochs {log.first_epoch} to {epoch} of its log have no copy of the checkpoint"
+                    f" between them; there may be {EPOCHS_COUNT_MAX}",
+                    subject=self._subject,
                 )
-            log = replace(log, epochs=(*log.epochs, epoch))
+            log = replace(log, last_epoch=epoch)
         return replace(
             found.manifest,
             epoch=epoch,

@@ -6,7 +6,6 @@ is a new format version.
 
 import json
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -110,15 +109,6 @@ class Fields:
         if len(known) != len(found) or len(known) > count_max:
             raise self._wrong(name, f"a list of at most {count_max} UUIDs")
         return known
-
-    def ascending(self, name: str, *, count_max: int) -> tuple[int, ...]:
-        """Return whole numbers, at least one, each above the one before."""
-        value = self._value(name)
-        found = value if isinstance(value, list) else []
-        is_right = all(type(each) is int and 0 <= each <= NUMBER_MAX for each in found)
-        if not is_right or not 0 < len(found) <= count_max or any(a >= b for a, b in pairwise(found)):
-            raise self._wrong(name, f"1 to {count_max} ascending whole numbers")
-        return tuple(found)
 
     def inside(self, name: str) -> "Fields":
         """Return the fields of an object inside."""

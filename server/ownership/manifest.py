@@ -14,8 +14,8 @@ It is a JSON object of at most 64 KiB with exactly these fields:
     is_released     whether the claimant has given the container back in an orderly stop
     checkpoint      null, or the copy that counts: name, sequence, container_epoch, replay_from
     log             where acknowledged events are that no copy has yet. {"kind": "local"}: in the claimant's folder;
-                    {"kind": "object", "epochs": [5, 7], "from_sequence": 12001}: in the store, in batches of these
-                    epochs, the oldest first, from that one on. The kind stays as it was first.
+                    {"kind": "object", "first_epoch": 5, "last_epoch": 7, "from_sequence": 12001}: in the store, in
+                    batches of these epochs and those between, from that one on. The kind stays as it was first.
 
 An example:
 
@@ -63,8 +63,8 @@ from .worker import Worker
 FORMAT_VERSION: Final = 1
 LEASE_S_MIN: Final = 1.0
 LEASE_S_MAX: Final = 600.0
-EPOCHS_COUNT_MAX: Final = 2048
-"""Claims without a copy of the checkpoint between them."""
+EPOCHS_COUNT_MAX: Final = 1 << 20
+"""Of a log: a start looks for each. More claims than this without a copy of the checkpoint between them are absurd."""
 _LOCAL_LOG: Final = "local"
 _REMOTE_LOG: Final = "object"
 
@@ -200,15 +200,19 @@ def _claimant_of(fields: Fields) -> Claimant:
 def _log_content(log: RemoteLog | None) -> dict[str, object]:
     if log is None:
         return {"kind": _LOCAL_LOG}
-    return {"kind": _REMOTE_LOG, "epochs": list(log.epochs), "from_sequence": log.from_sequence}
+    return {"kind": _REMOTE_LOG, **asdict(log)}
 
 
 def _log_of(fields: Fields) -> RemoteLog | None:
     kind = fields.text("kind")
     log: RemoteLog | None = None
     if kind == _REMOTE_LOG:
-        epochs = fields.ascending("epochs", count_max=EPOCHS_COUNT_MAX)
-        log = RemoteLog(epochs=epochs, from_sequence=fields.number("from_sequence", least=1))
+        first, last = fields.number("first_epoch"), fields.number("last_epoch")
+        if not 0 <= last - first < EPOCHS_COUNT_MAX:
+            raise ValueError(
+                f"log.last_epoch is {last}; it must be from log.first_epoch, {first}, to {EPOCHS_COUNT_MAX - 1} above"
+            )
+        log = RemoteLog(first_epoch=first, last_epoch=last, from_sequence=fields.number("from_sequence", least=1))
     elif kind != _LOCAL_LOG:
         raise ValueError(f"log.kind is {kind!r}; this version knows {_LOCAL_LOG!r} and {_REMOTE_LOG!r} only")
     fields.end()

@@ -135,8 +135,9 @@ class ManifestOwnership:
         if log is None:
             return None
         first = max(log.from_sequence, from_sequence)
-        epochs = (each for each in log.epochs if self._epoch_ends.get(each, first + 1) > first)
-        return RemoteLog(epochs=tuple(epochs), from_sequence=first)
+        # No epoch ends before an earlier one does, and that of this start has not ended.
+        needed = next(each for each in log.epochs if self._epoch_ends.get(each, first + 1) > first)
+        return replace(log, first_epoch=needed, from_sequence=first)
 
     async def raise_epoch(self) -> int:
         """Continue under the next epoch, see `Ownership`. Cancelling leaves it open whether it is raised."""

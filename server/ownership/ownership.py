@@ -32,12 +32,19 @@ class RemoteLog:
     """The log of a container, if it is in the object store.
 
     Attributes:
-        epochs: under which it was written, or may have been, the oldest first; the last is that of the newest claim.
+        first_epoch, last_epoch: it was written under these epochs and those between, or under some of them; the last
+            is that of the newest claim.
         from_sequence: the first batch that a start needs; it is in one of these epochs.
     """
 
-    epochs: tuple[int, ...]
+    first_epoch: int
+    last_epoch: int
     from_sequence: int
+
+    @property
+    def epochs(self) -> range:
+        """All epochs, the oldest first."""
+        return range(self.first_epoch, self.last_epoch + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Reading a log in an object store back, and closing the epochs of earlier owners.
 
-Theory. A claim of the container appends its epoch to the list in the manifest before it looks at the log. Each epoch of
-that list is then read in order, from the first batch that is needed, and closed with a fence at the first sequence that
+Theory. A claim of the container adds its epoch to those in the manifest before it looks at the log. Each of these
+epochs is then read in order, from the first batch that is needed, and closed with a fence at the first sequence that
 has no object. The fence and a batch of the earlier owner compete for one name, by put-if-absent: either the batch was
 there first, and is part of the log, or the fence is, and the batch can never be acknowledged. So what this reads is all
 that was and will be acknowledged in these epochs. The next epoch continues with the sequence of the fence.
@@ -20,8 +20,8 @@ fence would take the name of a batch that was acknowledged. So once it has close
 Who comes later closes that one, too, before it deletes anything, and fences stay: if nothing is there, all is complete.
 
 Its fence stays, too, and may have the name of a batch that was deleted. So a fence below the first batch that the
-manifest needs says nothing: each epoch of the list ends after that, since those that end before it leave the list in
-the same change. From there on the lowest fence is the true one: no name before it is free.
+manifest needs says nothing: each epoch that it names ends after that, since those that end before are dropped in the
+same change. From there on the lowest fence is the true one: no name before it is free.
 
 The listing of the store tells what to read ahead, and what follows a gap. That a batch is the last one is never taken
 from it: the fence decides.
@@ -69,7 +69,7 @@ class ObjectRecovery:
 
     Args:
         prefix: of the keys of the log.
-        epochs: as the manifest lists them, the oldest first. All but the last are closed.
+        epochs: as the manifest names them, the oldest first. All but the last are closed.
         from_sequence: the first batch that any start needs, as the manifest says.
         owner: whose log it must be, None if that does not matter.
         closes: whether to put fences; without, nothing is changed, and the log may grow meanwhile.
@@ -94,7 +94,7 @@ class ObjectRecovery:
     ) -> None:
         self._store = store
         self._prefix = prefix
-        self._epochs = tuple(epochs)
+        self._epochs = epochs
         self._from_sequence = max(1, from_sequence)
         self._owner = owner
         self._closes = closes

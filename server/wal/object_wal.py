@@ -92,7 +92,7 @@ class ObjectWal:
         prefix: of its keys.
         options: sizes of batches and runs, the headroom, and `puts_per_s_max`; the capacity is that of `files_max`
             files.
-        epochs: as the manifest lists them. The last one is that of this start: nobody else has it, and nothing was
+        epochs: as the manifest names them. The last one is that of this start: nobody else has it, and nothing was
             written under it.
         from_sequence: the first batch that is needed, as the manifest says.
         owner: whose log it is; stored in each object, and checked when it is recovered.

@@ -223,7 +223,8 @@ async def test_a_copy_of_the_checkpoint_lets_the_log_begin_later(tmp_path: Path)
     after = manifest_in(store)
     assert after["log"] == {
         "kind": "object",
-        "epochs": [after["epoch"]],
+        "first_epoch": after["epoch"],
+        "last_epoch": after["epoch"],
         "from_sequence": before["log"]["from_sequence"] + 1,
     }
     assert fence in log_in(store)

@@ -521,13 +521,13 @@ async def test_a_lease_that_cannot_be_deleted_is_left(
 async def test_a_claim_appends_its_epoch_to_the_log_in_the_store(memory: MemoryObjectStore, clock: ManualClock) -> None:
     one = await Process(memory, clock).start()
     ownership = await one.claim(3, has_remote_log=True)
-    assert ownership.log == RemoteLog(epochs=(3,), from_sequence=1)
+    assert ownership.log == RemoteLog(first_epoch=3, last_epoch=3, from_sequence=1)
     ownership.log_began({})
     await ownership.raise_epoch()
-    assert ownership.log == RemoteLog(epochs=(3,), from_sequence=1)
+    assert ownership.log == RemoteLog(first_epoch=3, last_epoch=3, from_sequence=1)
     again = await one.next_process()
     ownership = await again.claim(has_remote_log=True)
-    assert ownership.log == stored(memory).log == RemoteLog(epochs=(3, 5), from_sequence=1)
+    assert ownership.log == stored(memory).log == RemoteLog(first_epoch=3, last_epoch=5, from_sequence=1)
     assert again.discards_count == 0
 
 
@@ -587,8 +587,11 @@ async def test_a_log_that_was_claimed_too_often_is_refused(memory: MemoryObjectS
     one = await Process(memory, clock).start()
     await (await one.claim(has_remote_log=True)).release()
     manifest = stored(memory)
-    epochs = tuple(range(1, EPOCHS_COUNT_MAX + 1))
-    store_manifest(memory, replace(manifest, log=RemoteLog(epochs=epochs, from_sequence=1), epoch=epochs[-1]))
-    again = await one.next_process()
-    with pytest.raises(StorageError, match="was claimed 2048 times without a copy"):
+    log = RemoteLog(first_epoch=2, last_epoch=EPOCHS_COUNT_MAX, from_sequence=1)
+    store_manifest(memory, replace(manifest, log=log, epoch=EPOCHS_COUNT_MAX))
+    last = await one.next_process()
+    assert (await last.claim(has_remote_log=True)).log == replace(log, last_epoch=EPOCHS_COUNT_MAX + 1)
+    again = await last.next_process()
+    with pytest.raises(StorageError, match="epochs 2 to 1048578 of its log have no copy"):
         await again.claim(has_remote_log=True)
+    assert stored(memory).log == replace(log, last_epoch=EPOCHS_COUNT_MAX + 1)

@@ -36,9 +36,10 @@ CLAIMANTS = st.builds(
 )
 COPIES = st.builds(CopyRecord, name=TEXTS, sequence=NUMBERS, container_epoch=NUMBERS, replay_from=NUMBERS)
 LOGS = st.builds(
-    RemoteLog,
-    epochs=st.lists(NUMBERS, min_size=1, max_size=5, unique=True).map(sorted).map(tuple),
-    from_sequence=st.integers(1, 2**63 - 1),
+    lambda first, count, sequence: RemoteLog(first_epoch=first, last_epoch=first + count - 1, from_sequence=sequence),
+    st.integers(0, 2**63 - 1 - EPOCHS_COUNT_MAX),
+    st.integers(1, EPOCHS_COUNT_MAX),
+    st.integers(1, 2**63 - 1),
 )
 MANIFESTS = st.builds(
     Manifest,
@@ -62,6 +63,8 @@ ONE = Manifest(
     is_released=False,
     checkpoint=CopyRecord(name="copy", sequence=5, container_epoch=7, replay_from=4),
 )
+
+REMOTE = {"kind": "object", "first_epoch": 2, "last_epoch": 7, "from_sequence": 4}
 
 
 def example() -> bytes:
@@ -112,11 +115,15 @@ def test_damaged_bytes_are_refused_or_another_manifest(data: st.DataObject) -> N
         (["checkpoint", "sequence"], 1.5, r"checkpoint\.sequence is 1\.5; it must be a whole number"),
         (["checkpoint", "other"], 1, r"checkpoint\.other is no field"),
         (["log", "kind"], "other", r"log\.kind is 'other'; this version knows 'local' and 'object' only"),
-        (["log", "kind"], "object", r"log\.epochs is missing"),
-        (["log"], {"kind": "object", "epochs": [2, 1]}, r"log\.epochs is .*; it must be 1 to 2048 ascending"),
-        (["log"], {"kind": "object", "epochs": [], "from_sequence": 1}, r"log\.epochs is \[\]; it must be 1 to 2048"),
-        (["log"], {"kind": "object", "epochs": [True], "from_sequence": 1}, r"log\.epochs is \[True\]"),
-        (["log"], {"kind": "object", "epochs": [1], "from_sequence": 0}, r"log\.from_sequence is 0; it must be"),
+        (["log", "kind"], "object", r"log\.first_epoch is missing"),
+        (["log"], {**REMOTE, "first_epoch": True}, r"log\.first_epoch is True; it must be a whole number"),
+        (
+            ["log"],
+            {**REMOTE, "last_epoch": 1},
+            r"log\.last_epoch is 1; it must be from log\.first_epoch, 2, to 1048575",
+        ),
+        (["log"], {**REMOTE, "last_epoch": 2 + EPOCHS_COUNT_MAX}, r"log\.last_epoch is 1048578; it must be from"),
+        (["log"], {**REMOTE, "from_sequence": 0}, r"log\.from_sequence is 0; it must be"),
         (["log", "other"], 1, r"log\.other is no field"),
         (["other"], 1, "other is no field"),
     ],
@@ -131,9 +138,9 @@ def test_what_is_wrong_is_named(path: list[str], value: Any, words: str) -> None
         decode_manifest(json.dumps(content).encode(), container=0, place="s3://b/c0000/manifest")
 
 
-def test_the_longest_list_of_epochs_fits() -> None:
+def test_the_largest_numbers_of_a_log_fit() -> None:
     first = 2**31
-    log = RemoteLog(epochs=tuple(range(first, first + EPOCHS_COUNT_MAX)), from_sequence=2**63 - 1)
+    log = RemoteLog(first_epoch=first, last_epoch=first + EPOCHS_COUNT_MAX - 1, from_sequence=2**63 - 1)
     assert decode_manifest(encode_manifest(replace(ONE, log=log))).log == log
 
 

@@ -187,15 +187,15 @@ async def test_a_copy_lets_the_log_begin_where_it_needs_it(store: FaultyStore, c
     two = await one.next_process()
     ownership = await two.claim(has_remote_log=True)
     await ownership.record_copy(replace(COPY, replay_from=4))
-    assert stored(store).log == RemoteLog(epochs=(1, 2), from_sequence=4)
+    assert stored(store).log == RemoteLog(first_epoch=1, last_epoch=2, from_sequence=4)
     ownership.log_began({1: 9})
     await ownership.record_copy(replace(COPY, replay_from=8))
-    assert stored(store).log == RemoteLog(epochs=(1, 2), from_sequence=8)
+    assert stored(store).log == RemoteLog(first_epoch=1, last_epoch=2, from_sequence=8)
     await ownership.record_copy(replace(COPY, replay_from=9))
-    assert stored(store).log == RemoteLog(epochs=(2,), from_sequence=9)
+    assert stored(store).log == RemoteLog(first_epoch=2, last_epoch=2, from_sequence=9)
     # What may be deleted by now is not named again.
     await ownership.record_copy(replace(COPY, replay_from=8))
-    assert stored(store).log == RemoteLog(epochs=(2,), from_sequence=9)
+    assert stored(store).log == RemoteLog(first_epoch=2, last_epoch=2, from_sequence=9)
 
 
 async def test_an_epoch_leaves_the_log_with_its_last_batch(store: FaultyStore, clock: ManualClock) -> None:
@@ -208,8 +208,8 @@ async def test_an_epoch_leaves_the_log_with_its_last_batch(store: FaultyStore, c
     ownership = await three.claim(has_remote_log=True)
     ownership.log_began({1: 5, 2: 9})
     await ownership.record_copy(replace(COPY, replay_from=4))
-    assert stored(store).log == RemoteLog(epochs=(1, 2, 3), from_sequence=4)
+    assert stored(store).log == RemoteLog(first_epoch=1, last_epoch=3, from_sequence=4)
     await ownership.record_copy(replace(COPY, replay_from=5))
-    assert stored(store).log == RemoteLog(epochs=(2, 3), from_sequence=5)
+    assert stored(store).log == RemoteLog(first_epoch=2, last_epoch=3, from_sequence=5)
     await ownership.record_copy(replace(COPY, replay_from=20))
-    assert stored(store).log == RemoteLog(epochs=(3,), from_sequence=20)
+    assert stored(store).log == RemoteLog(first_epoch=3, last_epoch=3, from_sequence=20)

@@ -325,6 +325,20 @@ async def test_a_log_is_read_again_after_any_number_of_owners(store: GatedStore)
     await last.log.close()
 
 
+async def test_a_start_takes_place_after_any_number_of_claims_that_came_to_nothing(store: GatedStore) -> None:
+    """A server that crashes in each start, for hours, must be able to start once that is mended."""
+    one = await opened(store, 1)
+    await one.append(b"a")
+    await one.log.close()
+    last = await opened(store, *range(1, 3001))
+    assert last.payloads == [b"a"]
+    await last.append(b"b")
+    await last.log.close()
+    next_one = await opened(store, *range(1, 3002))
+    assert next_one.payloads == [b"a", b"b"]
+    await next_one.log.close()
+
+
 async def test_an_epoch_that_was_begun_is_not_begun_again(store: GatedStore) -> None:
     one = await opened(store, 1)
     await one.append(b"a")
