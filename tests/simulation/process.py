@@ -26,7 +26,7 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreMonitor
 from millrace.server.object_store.hedging import SAMPLES_MAX
 from millrace.server.object_store.monitor import Kind
-from millrace.server.ownership import CopyRecord, ManifestOwnership, Worker, WorkerLease, claim_container
+from millrace.server.ownership import Claimant, CopyRecord, ManifestOwnership, Worker, WorkerLease, claim_container
 from millrace.server.wal import Damage, LogOwner, ObjectWal, RecoveredBatch, WalOptions
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB
@@ -143,6 +143,7 @@ class Process:
         self.heeds_lease = heeds_lease
         self.is_newest = is_newest
         self.clock = machine.clock
+        self._stands_by = dice.random() < 0.5
         self._fenced: list[OwnerFencedError] = []
         self._start: _Start | None = None
         self._worker = Worker(
@@ -189,9 +190,10 @@ class Process:
         self.history.say(f"{self.name} has ended")
 
     async def _claimed(self) -> ManifestOwnership | None:
+        """Return the right to the container; None if it is not to be had, or this is to end meanwhile."""
         checkpoint = self.machine.checkpoint
-        try:
-            return await claim_container(
+        claiming = asyncio.ensure_future(
+            claim_container(
                 self._lease,
                 0,
                 files=self.machine.files,
@@ -200,12 +202,29 @@ class Process:
                 next_epoch=checkpoint.epoch + 1 if checkpoint else 1,
                 has_remote_log=True,
                 discard=self.machine.discard,
+                on_standby=self._on_standby if self._stands_by else None,
             )
+        )
+        ending = asyncio.create_task(self.ending.wait())
+        try:
+            await asyncio.wait([claiming, ending], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            claiming.cancel()
+            ending.cancel()
+            await asyncio.wait([claiming, ending])
+        if claiming.cancelled():
+            return None
+        try:
+            return claiming.result()
         except OwnerFencedError as error:
             self._fenced.append(error)
         except (OwnedElsewhereError, StorageError):
             pass
         return None
+
+    def _on_standby(self, owner: Claimant) -> None:
+        self.history.counted["standbys"] += 1
+        self.history.say(f"{self.name} stands by for {owner.host}")
 
     def _on_fenced(self, error: OwnerFencedError) -> None:
         self.history.say(f"{self.name} is fenced")

@@ -54,6 +54,7 @@ def test_schedules_have_takeovers_and_failures_in_them() -> None:
 
     assert counted["starts"] > 30
     assert counted["copies"] > 30
+    assert counted["standbys"] > 10
     assert counted["acks"] > 200
     assert counted["hedged creates"] > 5
     assert not {"failed", "crash", "stop", "pause", "cut", "end", "jump", "count", "back"} - words.keys()
