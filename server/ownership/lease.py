@@ -93,7 +93,7 @@ class LeaseStatistics:
     Attributes:
         renewals_count: renewals that succeeded.
         failures_count: attempts at one that had no answer in time, or an error.
-        age_s: seconds since the last renewal that succeeded was begun.
+        age_s: seconds since others may have seen the last renewal that succeeded: since it was first attempted.
         is_stalled: as of `WorkerLease`.
         is_fenced: whether another server has ended it.
     """
@@ -209,7 +209,6 @@ class WorkerLease:
         self._renewing = asyncio.Lock()
         # When the last attempt was begun of which there was an answer, be it an error or its time-out.
         self._heard_s = clock.elapsed_s()
-        self._renewed_s = self._heard_s
         # From when on others may have seen the last renewal: nobody finds the lease silent for longer.
         self._seen_from_s = self._heard_s
         # When it was seen that the process had stood still; renewals that were begun later clear it.
@@ -238,7 +237,7 @@ class WorkerLease:
         return LeaseStatistics(
             renewals_count=self._lease.renewals,
             failures_count=self._failures_count,
-            age_s=self.clock.elapsed_s() - self._renewed_s,
+            age_s=self.clock.elapsed_s() - self._seen_from_s,
             is_stalled=self.is_stalled,
             is_fenced=self._fenced is not None,
         )
@@ -258,7 +257,7 @@ class WorkerLease:
             if found is None or found.content != content:
                 raise
             self._tag = found.tag
-        self._heard_s = self._renewed_s = self._seen_from_s = started_s
+        self._heard_s = self._seen_from_s = started_s
 
     async def run(self) -> None:
         """Renew the lease until it is ended by another server, or this is cancelled."""
@@ -339,7 +338,6 @@ class WorkerLease:
             else:
                 self._lease = replace(self._lease, renewals=self._lease.renewals + 1)
                 assert self._attempted_s is not None
-                self._renewed_s = self._pending_s
                 self._seen_from_s, self._attempted_s = self._attempted_s, None
                 if self._stalled_s is not None and self._pending_s >= self._stalled_s:
                     self._stalled_s = None

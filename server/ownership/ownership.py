@@ -58,8 +58,8 @@ class OwnershipStatistics:
         is_stalled: whether nothing may be acknowledged, as it may have.
         renewals_count: of the lease of this process, that succeeded.
         failed_renewals_count: attempts at one that did not.
-        lease_age_s: seconds since the last that succeeded was begun; above the length of the lease, another may take
-            over at any time.
+        lease_age_s: seconds since the last that succeeded was first attempted; above the length of the lease, another
+            may take over at any time.
     """
 
     epoch: int
