@@ -55,7 +55,8 @@ class UsualTime:
 async def hedged(make: Callable[[], Awaitable[T]], *, slow_s: float, clock: Clock, may_hedge: Callable[[], bool]) -> T:
     """Return the first answer of a request and, if that is slow, of a second one like it; the other is cancelled.
 
-    An error is an answer, unless it is StoreUnavailableError or StoreRefusedError: then the other one is waited for.
+    An error is an answer, unless it is StoreUnavailableError or StoreRefusedError: then the other one is waited for. If
+    both fail so, an error whose outcome is open is raised before one that says that nothing was changed.
 
     Args:
         may_hedge: asked once the request is slow.
@@ -69,14 +70,19 @@ async def hedged(make: Callable[[], Awaitable[T]], *, slow_s: float, clock: Cloc
             if may_hedge():
                 tasks.append(asyncio.ensure_future(make()))
         pending = set(tasks)
-        while len(pending) > 1:
+        while pending:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if not isinstance(task.exception(), StoreUnavailableError | StoreRefusedError):
                     return task.result()
-        last = pending.pop() if pending else tasks[0]
-        return await last
+        return max(reversed(tasks), key=_is_open).result()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_open(failed: "asyncio.Future[T]") -> bool:
+    """Return whether a request that has failed may have changed something, or may do so yet."""
+    error = failed.exception()
+    return isinstance(error, StoreUnavailableError) and not error.changed_nothing

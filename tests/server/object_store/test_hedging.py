@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from millrace.server.errors import ObjectNotFoundError, StoreRefusedError, StoreUnavailableError
+from millrace.server.errors import ObjectNotFoundError, StoreBusyError, StoreRefusedError, StoreUnavailableError
 from millrace.server.object_store.hedging import (
     HEDGE_S_MIN,
     HEDGES_SAVED_MAX,
@@ -141,3 +141,33 @@ async def test_both_may_fail_and_a_cancelled_one_leaves_nothing() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert [request.cancelled() for request in requests.made] == [False, False, True, True]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("open_one", [0, 1])
+@pytest.mark.parametrize("fails_first", [0, 1, None])
+@pytest.mark.parametrize(
+    "undone",
+    [
+        StoreBusyError("come back later", changed_nothing=True),
+        StoreUnavailableError("not now", changed_nothing=True),
+        StoreRefusedError("403"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_of_two_failures_the_one_whose_outcome_is_open_is_told(
+    open_one: int, fails_first: int | None, undone: StoreUnavailableError | StoreRefusedError
+) -> None:
+    """Behaviour 92: that nothing was changed is said only where neither may have changed something."""
+    requests = Requests()
+    task = await requests.start()
+    await requests.clock.advance(1.0)
+    failures = {open_one: StoreUnavailableError("no answer"), 1 - open_one: undone}
+    for number in sorted(failures, reverse=fails_first == 1):
+        requests.made[number].set_exception(failures[number])
+        if fails_first is not None:
+            await requests.clock.advance(0.1)
+
+    with pytest.raises(StoreUnavailableError, match="no answer") as caught:
+        await task
+    assert not caught.value.changed_nothing
