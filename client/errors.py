@@ -46,7 +46,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- ProducersFullError           as many producers are known as may be
 |   +-- ThrottledError               has `retry_after_s`
 |   |   +-- NoSpaceError             the disk is full
-|   |   +-- DiskUnavailableError     the disk cannot be read or written now
+|   |   +-- DiskUnavailableError     the disk, or the object store, cannot be used now
 |   |   +-- DeadlineExceededError    the server did not get to it in time  (also a TimeoutError)
 |   |   +-- TransactionsFullError    as many transactions are open as may be
 |   +-- ContentLostError             the server misses what it has acknowledged; an operator has to accept that
@@ -297,7 +297,10 @@ class NoSpaceError(ThrottledError, codes=[ErrorCode.NO_SPACE]):
 
 
 class DiskUnavailableError(ThrottledError, codes=[ErrorCode.UNAVAILABLE]):
-    """The server cannot read or write its disk now; nothing was done. It continues by itself when it can again."""
+    """The server cannot use its disk or object store now; nothing was done. It continues by itself when it can again.
+
+    It says so, too, when it could not renew its lease in the object store: then another server may have taken over.
+    """
 
 
 class TransactionsFullError(ThrottledError, codes=[ErrorCode.TRANSACTIONS_FULL]):

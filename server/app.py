@@ -28,7 +28,7 @@ from millrace.server.container.local import local_environment
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.front.connection import Connection
-from millrace.server.front.connections import Connections, Refusal
+from millrace.server.front.connections import LAPSED, STOPPING, Connections, Refusal
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.incidents import Incidents
 from millrace.server.front.reader_memory import ReaderMemory
@@ -469,8 +469,10 @@ class Server:
 
     def _make_connection(self) -> asyncio.BaseProtocol:
         services = self._services
-        if services is None or self._stopping or self._may_be_superseded():
-            return Refusal(self._counters)
+        if services is None or self._stopping:
+            return Refusal(STOPPING, counters=self._counters)
+        if self._may_be_superseded():
+            return Refusal(LAPSED, counters=self._counters)
         connection = Connection(
             handlers=services.handlers,
             options=self._options.front,

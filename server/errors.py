@@ -30,6 +30,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 +-- ThrottledError                a bound is reached; says what is full and when to try again
 +-- ShuttingDownError             the server is going away
 +-- OwnerFencedError              another server has taken the container over; this one must end
++-- LeaseLapsedError              another server may have taken over; nothing is answered until that is known
 +-- InvalidArgumentError          a request that can never succeed
 +-- SegmentError                  about one segment
 |   +-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError,
@@ -261,6 +262,10 @@ class ShuttingDownError(ServerError, code=ErrorCode.SHUTTING_DOWN):
 
 class OwnerFencedError(ServerError, code=ErrorCode.SHUTTING_DOWN):
     """Another server has taken the container over. Nothing may be acknowledged or deleted any more."""
+
+
+class LeaseLapsedError(ServerError, code=ErrorCode.UNAVAILABLE):
+    """Another server may have taken the container over: the lease could not be renewed. Nothing was done; try again."""
 
 
 class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):

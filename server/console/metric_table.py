@@ -204,9 +204,13 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         connections_total=Declared(
             "connections_total", "Connections that were accepted. If it rises fast, clients reconnect again and again."
         ),
+        refused_total=Declared(
+            "refused_total",
+            "Connections turned away because the server was shutting down, or could not renew its lease. If it keeps "
+            "rising, /health says why.",
+        ),
         shed_total=Declared(
-            "shed_total",
-            "Connections turned away: there were too many, or the server was not ready. Alert if it keeps rising.",
+            "shed_total", "Connections turned away because there were too many. Alert if it keeps rising."
         ),
         strangers_shed_total=Declared(
             "strangers_shed_total",

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, cast
 
-from millrace.server.errors import ThrottledError
+from millrace.server.errors import LeaseLapsedError, ServerError, ShuttingDownError, ThrottledError
 from millrace.wire.framing import encode
 
 from .counters import FrontCounters
@@ -19,6 +19,12 @@ from .options import FrontOptions
 from .replies import error_reply
 
 SHED_FRAME: Final = encode(error_reply(ThrottledError("the server takes no more connections now", retry_after_ms=1000)))
+STOPPING: Final = ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+LAPSED: Final = LeaseLapsedError(
+    "the server could not renew its lease in the object store, so another one may have taken over: try the addresses of"
+    " the others, and this one again",
+    retry_after_ms=1000,
+)
 STRANGERS_SHARE_OF_DESCRIPTORS: Final = 4
 """At most one in so many of the descriptors that connections may have is a stranger's."""
 
@@ -134,15 +140,20 @@ class Connections:
 
 
 class Refusal(asyncio.Protocol):
-    """A connection to a server that takes none now: its container is being recovered, or it stops."""
+    """A connection to a server that serves nobody now.
 
-    def __init__(self, counters: FrontCounters) -> None:
+    Args:
+        reason: why, for the client.
+    """
+
+    def __init__(self, reason: ServerError, *, counters: FrontCounters) -> None:
+        self._reason = reason
         self._counters = counters
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say why, and close."""
-        self._counters.shed_total += 1
+        self._counters.refused_total += 1
         # Not an isinstance check: the transports of uvloop do not inherit from those of asyncio.
-        shed = cast("asyncio.Transport", transport)
-        shed.write(SHED_FRAME)
-        shed.close()
+        refused = cast("asyncio.Transport", transport)
+        refused.write(encode(error_reply(self._reason)))
+        refused.close()

@@ -8,6 +8,7 @@ class FrontCounters:
     """What the network side has done; shared by all connections."""
 
     connections_total: int = 0
+    refused_total: int = 0
     shed_total: int = 0
     strangers_shed_total: int = 0
     protocol_errors_total: int = 0

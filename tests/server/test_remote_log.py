@@ -15,7 +15,7 @@ from millrace.wire.errors import ErrorCode
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.folders import tmp_path
 from tests.support.object_store import MemoryObjectStore
-from tests.support.protocol import Peer, Stored, code_of
+from tests.support.protocol import Peer, RefusedError, Stored
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.sites import Site, manifest_in
 from tests.support.transactions import PeerTransaction, content_of, create_stream, outcome_of
@@ -198,7 +198,11 @@ async def test_one_whose_lease_has_lapsed_takes_no_clients_until_it_is_renewed(t
         await one.until(lambda: one.server._history.may_be_superseded)
         with pytest.raises((EOFError, ConnectionError)):
             await peer.read_all(info.segment_id)
-    assert await code_of(Peer.connect(one.server.address)) is ErrorCode.THROTTLED
+    with pytest.raises(RefusedError, match=r"could not renew its lease .* another one may have taken over") as caught:
+        await Peer.connect(one.server.address)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    front = one.server.statistics()["front"]
+    assert (front.refused_total, front.shed_total) == (1, 0)
     is_away = False
     await one.until(lambda: not one.server.health())
     assert await one.content() == b"one"

@@ -46,6 +46,7 @@ export function serverView(view, _parts, signal, failed) {
           ["reads that waited for memory", ["front", "reads_delayed_total"]],
           ["slow readers that were disconnected", ["front", "readers_ended_total"]],
           ["connections that were refused, because too many were open", ["front", "shed_total"]],
+          ["connections that were refused, because the server was not ready", ["front", "refused_total"]],
           ["requests that were answered with an error", ["front", "requests_failed_total"]],
           ["feeds that were refused", ["feed", "refused_total"]],
         ].filter(([, [name, field]]) => part(name)[field] !== undefined),
