@@ -174,7 +174,10 @@ class CloudStore:
                 put = self._obstore.put_async(self._client, key, content, mode=mode, use_multipart=False)
                 return encode_tag(await put, has_version=self._has_versions)
         except ObjectNotFoundError as error:
-            raise StoreRefusedError("the bucket does not exist", subject=key) from error
+            reason = (
+                "the bucket does not exist, or the store does not know the access key; its answer does not say which"
+            )
+            raise StoreRefusedError(reason, subject=key) from error
 
     async def _pages(self, prefix: str, after: str) -> AsyncIterator[Sequence[ObjectInfo]]:
         self._check_process()

@@ -20,7 +20,8 @@ from millrace.server.errors import (
 )
 
 _STATUS: Final = re.compile(r"status code: (\d{3})")
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>|\(code: (\w+)\)")
+"""In an answer; or in what the client says of one key of several that were to be deleted."""
 _BUSY: Final = (429, 503)
 _LATER: Final = (408, 409, 425)
 """Of the statuses that blame the request, those after which the same request may succeed."""
@@ -29,6 +30,17 @@ _UNDONE_CODES: Final = ("SlowDown", "ServerBusy", "OperationAborted", "Condition
 """With 409 and 503 they are of the store itself, which has turned the request away. A 503 without one may be that of a
 gateway that had handed the request on; MinIO says SlowDownWrite after it has begun to write."""
 _TOO_MANY: Final = 429
+_NOT_FOUND: Final = 404
+_OBJECT_MISSING_CODES: Final = ("", "NoSuchKey", "BlobNotFound", "ResourceNotFound")
+"""With 404: it is the object that is missing, and nothing else. An answer to a HEAD never has a code."""
+_KEY_UNKNOWN: Final = "the store does not know the access key"
+_CREDENTIALS: Final = {
+    "InvalidAccessKeyId": _KEY_UNKNOWN,
+    "XAdminUserNotFound": _KEY_UNKNOWN,  # of versitygw, with 404
+    "SignatureDoesNotMatch": "the secret key is not that of the access key",
+    "AccessDenied": "the store does not permit it to this access key",
+}
+"""What codes say about who asks."""
 _METADATA_HOST: Final = "169.254.169.254"
 """Where machines of clouds are told their credentials; asked last, where nothing else has any."""
 _NOTHING_TO_COMPARE: Final = "required for conditional update"
@@ -71,6 +83,10 @@ def meaning(error: Exception, key: str) -> StorageError:
     is_undone = status == _TOO_MANY or (status in (409, 503) and code in _UNDONE_CODES)
     if "NoSuchBucket" in text or "ContainerNotFound" in text:
         return StoreRefusedError(f"the bucket does not exist ({reason})", subject=key)
+    if code in _CREDENTIALS:
+        return StoreRefusedError(f"{_CREDENTIALS[code]} ({reason})", subject=key)
+    if status == _NOT_FOUND and code not in _OBJECT_MISSING_CODES:
+        return StoreRefusedError(f"the store misses something other than the object ({reason})", subject=key)
     if status in _BUSY or code == "SlowDown":
         return StoreBusyError(f"the store asks to come back later ({reason})", subject=key, changed_nothing=is_undone)
     if _METADATA_HOST in text:
@@ -100,13 +116,13 @@ def meaning(error: Exception, key: str) -> StorageError:
 def _code_in(text: str) -> str:
     match = _CODE.search(text)
     if match is not None:
-        return match[1]
+        return match[1] or match[2]
     return "BlobAlreadyExists" if "BlobAlreadyExists" in text else ""
 
 
 def _reason(text: str, status: int, code: str) -> str:
     """Return the reason in a line: what the store says, or what the library says about the connection."""
-    if status:
-        return f"{status} {code}".strip()
+    if status or code:
+        return f"{status or ''} {code}".strip()
     line = text.partition("\n")[0]
     return line.rpartition(" - ")[2][:_REASON_SIZE_MAX]

@@ -18,6 +18,7 @@ from millrace.server.errors import (
 )
 from millrace.server.object_store import StoreUrl
 from millrace.server.object_store.cloud import CloudStore
+from tests.support.s3 import Versitygw
 
 URL = StoreUrl.parse("s3://bucket/prefix")
 
@@ -40,9 +41,17 @@ def size(store: CloudStore) -> Coroutine[Any, Any, object]:
     return store.size("key")
 
 
+def delete(store: CloudStore) -> Coroutine[Any, Any, object]:
+    return store.delete(["key"])
+
+
 async def answered(monkeypatch: pytest.MonkeyPatch, status: str, code: str, ask: Ask) -> StorageError:
     """Return what a request raises that a store answers so; without a status it says nothing and hangs up."""
     body = f"<Error><Code>{code}</Code></Error>" if code else ""
+    if ask is delete:
+        body = (
+            f"<DeleteResult>{body.replace('<Code>', '<Key>prefix/key</Key><Message>m</Message><Code>')}</DeleteResult>"
+        )
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -88,7 +97,28 @@ async def answered(monkeypatch: pytest.MonkeyPatch, status: str, code: str, ask:
         ("500 Internal Server Error", "", create, StoreUnavailableError, "does not answer .500"),
         ("400 Bad Request", "RequestTimeout", create, StoreUnavailableError, "400 RequestTimeout"),
         ("400 Bad Request", "ExpiredToken", create, StoreRefusedError, "400 ExpiredToken"),
-        ("403 Forbidden", "AccessDenied", create, StoreRefusedError, "does not permit it .403 AccessDenied"),
+        (
+            "404 Not Found",
+            "",
+            create,
+            StoreRefusedError,
+            "bucket does not exist, or the store does not know the access",
+        ),
+        ("404 Not Found", "NoSuchThing", create, StoreRefusedError, "something other than the object .404 NoSuchThing"),
+        (
+            "404 Not Found",
+            "NoSuchThing",
+            replace,
+            StoreRefusedError,
+            "something other than the object .404 NoSuchThing",
+        ),
+        ("404 Not Found", "NoSuchThing", read, StoreRefusedError, "something other than the object .404 NoSuchThing"),
+        ("403 Forbidden", "InvalidAccessKeyId", read, StoreRefusedError, "does not know the access key .403 Invalid"),
+        ("403 Forbidden", "SignatureDoesNotMatch", read, StoreRefusedError, "secret key is not that of .* .403 Sign"),
+        ("403 Forbidden", "AccessDenied", create, StoreRefusedError, "does not permit it to .* .403 AccessDenied"),
+        ("200 OK", "AccessDenied", delete, StoreRefusedError, "does not permit it to this access key .AccessDenied"),
+        ("200 OK", "InternalError", delete, StoreUnavailableError, "does not answer .InternalError"),
+        ("200 OK", "SlowDown", delete, StoreBusyError, "come back later .SlowDown"),
         ("401 Unauthorized", "", read, StoreRefusedError, "does not permit it .401"),
         ("501 Not Implemented", "NotImplemented", create, StoreRefusedError, "does not know how"),
         ("301 Moved Permanently", "", create, StoreRefusedError, "set AWS_REGION"),
@@ -131,3 +161,25 @@ async def test_only_the_store_itself_can_say_that_nothing_was_changed(
 
     assert isinstance(error, StoreUnavailableError)
     assert error.changed_nothing is is_undone
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ask", [create, replace, read, delete])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("AWS_ACCESS_KEY_ID", "the store does not know the access key"),
+        ("AWS_SECRET_ACCESS_KEY", "the secret key is not that of the access key"),
+    ],
+)
+async def test_a_wrong_key_is_no_missing_bucket_and_no_missing_object(
+    versitygw: Versitygw, monkeypatch: pytest.MonkeyPatch, ask: Ask, name: str, words: str
+) -> None:
+    """versitygw answers an access key that it does not know with 404."""
+    bucket = versitygw.make_bucket()
+    for each, value in (bucket.environment | {name: "another"}).items():
+        monkeypatch.setenv(each, value)
+    store = await CloudStore.connect(StoreUrl.parse(bucket.url), attempt_s=30.0)
+
+    with pytest.raises(StoreRefusedError, match=words):
+        await ask(store)
