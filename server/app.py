@@ -36,7 +36,7 @@ from millrace.server.front.request_memory import RequestMemory
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
 from millrace.server.host.files import FileSystem, OsFileSystem
-from millrace.server.host.listening import bind, listening
+from millrace.server.host.listening import bind, listening, serve
 from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
@@ -188,10 +188,11 @@ class Server:
 
         The folder is not touched where a port is in use, or where the object store cannot be relied on; nobody is let
         in before all is recovered. A standby waits here for as long as another server has the container. Cancelling
-        gives back what was taken.
+        gives back what was taken, and so does an error.
 
         Raises:
-            ConfigurationError: a folder or an address that cannot be used.
+            ConfigurationError: a folder or an address that cannot be used. That somebody else has come to listen on the
+                address of a standby is noticed at its takeover.
             StorageError: the data cannot be recovered.
         """
         options = self._options
@@ -203,8 +204,7 @@ class Server:
             await self._history.open()
             await self._open_container(is_standby=options.standby)
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
-            with listening(options.listen):
-                await self._listener.start_serving()
+            await serve(self._listener)
         except BaseException:
             await self._release(flush_s=0.0)
             raise

@@ -2,10 +2,15 @@
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from millrace.model.address import Address
 from millrace.server.errors import ConfigurationError
+
+BACKLOG_COUNT: Final = 1024
 
 
 async def bind(address: Address, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
@@ -16,8 +21,21 @@ async def bind(address: Address, protocol: Callable[[], asyncio.BaseProtocol]) -
     """
     with listening(address):
         return await asyncio.get_running_loop().create_server(
-            protocol, address.host, address.port, backlog=1024, start_serving=False
+            protocol, address.host, address.port, backlog=BACKLOG_COUNT, start_serving=False
         )
+
+
+async def serve(server: asyncio.Server) -> None:
+    """Let clients connect to what `bind` has returned.
+
+    Raises:
+        ConfigurationError: somebody else listens on the address by now. That of a server that does not listen yet is
+            not its own: the system lets others have it, too, and the first one to listen keeps it.
+    """
+    for bound in server.sockets:
+        with listening(Address(*bound.getsockname()[:2])), socket.socket(fileno=os.dup(bound.fileno())) as same:
+            same.listen(BACKLOG_COUNT)  # uvloop does not raise what this raises, it closes the socket
+    await server.start_serving()
 
 
 @contextlib.contextmanager

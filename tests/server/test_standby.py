@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 import millrace
-from millrace.server.errors import OwnerFencedError, SettingError
+from millrace.model.address import Address
+from millrace.server.errors import ConfigurationError, OwnerFencedError, SettingError
 from millrace.wire import messages as m
 from tests.support.folders import tmp_path
 from tests.support.object_store import MemoryObjectStore
@@ -139,6 +141,28 @@ async def test_a_start_that_is_cancelled_while_it_stands_by_gives_all_back(tmp_p
     await first.stop()
 
 
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_a_port_that_is_taken_at_the_takeover_is_named_and_the_claim_given_back(tmp_path: Path) -> None:
+    """The next one need not wait, and has all that was acknowledged."""
+    store = MemoryObjectStore()
+    first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
+    await first.start()
+    await first.stored(b"one")
+    starting = await stands_by(second, first)
+    epoch = manifest_in(store)["epoch"]
+    taken = Address.parse(second.server.address, default_port=0)
+    with socket.create_server((taken.host, taken.port)):
+        await first.stop()
+        with pytest.raises(ConfigurationError, match=f"cannot listen on {taken}: Address already in use"):
+            await starting
+    manifest = manifest_in(store)
+    assert (manifest["epoch"], manifest["is_released"], leases_in(store)) == (epoch + 1, True, [])
+    await first.start()
+    assert await first.content() == b"one"
+    await first.stop()
+
+
 def test_a_log_on_a_local_disk_has_no_standby(tmp_path: Path) -> None:
     """It would not have what was acknowledged."""
     with pytest.raises(SettingError, match=r"standby is true; it must be false where the log is on a local disk"):
@@ -164,6 +188,14 @@ def test_a_client_of_both_continues_with_the_standby(tmp_path: Path, moto: MotoS
         second.serves()
         with client.reader("shop/orders", end=millrace.TAIL) as reader:
             assert [event.value for event in reader] == [b"one", b"two"]
+
+
+def test_a_port_that_is_taken_at_the_takeover_ends_the_process_with_one_line(tmp_path: Path, moto: MotoServer) -> None:
+    with pair(moto, tmp_path) as (first, second):
+        taken = Address.parse(second.address, default_port=0)
+        with socket.create_server((taken.host, taken.port)):
+            assert first.end(signal.SIGTERM) == 0
+            assert second.ended() == (1, f"error: cannot listen on {taken}: Address already in use\n")
 
 
 def test_sigterm_ends_one_that_stands_by(tmp_path: Path, moto: MotoServer) -> None:

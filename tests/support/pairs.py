@@ -55,6 +55,12 @@ class Program:
         with self._process:
             return self._process.wait()
 
+    def ended(self) -> tuple[int, str]:
+        """Wait until it ends by itself, and return the exit code, and what it said on standard error."""
+        with self._process:
+            _, said = self._process.communicate()
+        return self._process.returncode, said
+
     def kill(self) -> None:
         """Leave no process."""
         if self._process.poll() is None:

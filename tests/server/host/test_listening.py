@@ -7,7 +7,7 @@ import pytest
 
 from millrace.model.address import Address
 from millrace.server.errors import ConfigurationError
-from millrace.server.host.listening import bind, listening
+from millrace.server.host.listening import bind, listening, serve
 
 
 @pytest.mark.asyncio
@@ -16,6 +16,19 @@ async def test_an_address_that_somebody_else_has_is_named() -> None:
         taken = Address(*first.getsockname())
         with pytest.raises(ConfigurationError, match=f"cannot listen on {taken}: "):
             await bind(taken, asyncio.Protocol)
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_of_two_that_have_an_address_the_first_to_serve_keeps_it() -> None:
+    first = await bind(Address("127.0.0.1", 0), asyncio.Protocol)
+    address = Address(*first.sockets[0].getsockname())
+    async with first, await bind(address, asyncio.Protocol) as second:
+        await serve(second)
+        with pytest.raises(ConfigurationError, match=f"cannot listen on {address}: Address already in use"):
+            await serve(first)
+        _, writer = await asyncio.open_connection(address.host, address.port)
+        writer.close()
 
 
 def test_the_reason_of_the_system_is_told() -> None:
