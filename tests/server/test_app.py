@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from millrace.model.address import Address
-from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, Server
+from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, ENDING_SIGNALS, Server
 from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
 from millrace.server.host.descriptors import descriptor_limit
 from millrace.server.host.files import OsFile, OsFileSystem
@@ -25,7 +25,9 @@ from tests.crash.processes import ServerProcess
 from tests.support.feed_peer import FeedPeer
 from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path, tree
+from tests.support.pairs import Program
 from tests.support.protocol import Peer
+from tests.support.s3 import Bucket
 from tests.support.servers import server_options
 from tests.support.storage import FaultyStorage
 from tests.support.waiting import PATIENCE_S, until
@@ -234,6 +236,24 @@ async def test_connections_leave_descriptors_for_the_log(tmp_path: Path) -> None
     """Behaviour 50: descriptors used up: there is a cap below what the process may have."""
     async with Server(server_options(tmp_path)) as server:
         assert server._connections.count_max <= descriptor_limit() - DESCRIPTORS_RESERVED_COUNT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
+def test_a_signal_ends_a_start_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    """As a crash would: here it waits for a store that never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        host, port = store.getsockname()
+        bucket = Bucket("bucket", f"http://{host}:{port}")
+        starting = Program(tmp_path, bucket.url, {**os.environ, **bucket.environment})
+        try:
+            store.settimeout(PATIENCE_S)
+            asked, _ = store.accept()
+            with asked:
+                starting.send(number)
+                assert starting.ended() == (-number, "")
+        finally:
+            starting.kill()
 
 
 @pytest.mark.slow

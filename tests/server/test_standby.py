@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ import millrace
 from millrace.model.address import Address
 from millrace.server.errors import ConfigurationError, OwnerFencedError, SettingError
 from millrace.wire import messages as m
+from tests.support.faulty_store import FaultyStore
 from tests.support.folders import tmp_path
 from tests.support.object_store import MemoryObjectStore
 from tests.support.pairs import pair
@@ -36,7 +38,12 @@ def site(folder: Path, store: MemoryObjectStore) -> Site:
 async def stands_by(waiting: Site, *others: Site) -> "asyncio.Future[Any]":
     """Start a server that is to wait, and return its start once it does."""
     waiting.server = waiting._server()
-    starting = asyncio.ensure_future(waiting.passing(waiting.server.start(), *(other.clock for other in others)))
+    return await until_it_stands_by(waiting, waiting.server.start(), *others)
+
+
+async def until_it_stands_by(waiting: Site, start: Coroutine[Any, Any, Any], *others: Site) -> "asyncio.Future[Any]":
+    """Return a start of the server once it waits, while time passes for all."""
+    starting = asyncio.ensure_future(waiting.passing(start, *(other.clock for other in others)))
     await until(lambda: waiting.server.health().startswith("standing by: "))
     return starting
 
@@ -160,6 +167,57 @@ async def test_a_port_that_is_taken_at_the_takeover_is_named_and_the_claim_given
     assert (manifest["epoch"], manifest["is_released"], leases_in(store)) == (epoch + 1, True, [])
     await first.start()
     assert await first.content() == b"one"
+    await first.stop()
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """Give SIGINT back what a server that is a process of its own takes from it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.asyncio
+async def test_one_whose_own_task_fails_while_it_stands_by_ends_with_that_error(tmp_path: Path) -> None:
+    store = MemoryObjectStore()
+    is_broken = False
+
+    def breaks(operation: str) -> None:
+        if is_broken and operation == "replace":
+            raise RuntimeError("not foreseen")
+
+    first, second = (
+        site(tmp_path / "first", store),
+        Site(tmp_path / "second", FaultyStore(store, schedule=breaks), wal=REMOTE, standby=True),
+    )
+    await first.start()
+    await first.stored(b"one")
+    second.server = second._server()
+    starting = await until_it_stands_by(second, second.server.start_as_process(), first)
+    is_broken = True
+    with pytest.raises(RuntimeError, match="not foreseen"):
+        await starting
+    assert len(leases_in(store)) == 1
+    assert await first.content() == b"one"
+    await first.stop()
+
+
+@pytest.mark.usefixtures("own_signals")
+@pytest.mark.asyncio
+async def test_one_whose_lease_is_ended_while_it_stands_by_ends_with_that_error(tmp_path: Path) -> None:
+    store = MemoryObjectStore()
+    first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
+    await first.start()
+    (lease,) = leases_in(store)
+    second.server = second._server()
+    starting = await until_it_stands_by(second, second.server.start_as_process(), first)
+    (own,) = [each for each in leases_in(store) if each != lease]
+    await store.delete([own])
+    with pytest.raises(OwnerFencedError, match="another server has ended its lease, or somebody has deleted it"):
+        await starting
+    assert leases_in(store) == [lease]
     await first.stop()
 
 

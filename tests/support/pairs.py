@@ -51,12 +51,15 @@ class Program:
 
     def end(self, number: int) -> int:
         """Send a signal, and return the exit code."""
+        self.send(number)
+        return self.ended()[0]
+
+    def send(self, number: int) -> None:
+        """Send a signal."""
         self._process.send_signal(number)
-        with self._process:
-            return self._process.wait()
 
     def ended(self) -> tuple[int, str]:
-        """Wait until it ends by itself, and return the exit code, and what it said on standard error."""
+        """Wait until it ends, and return the exit code, and what it said on standard error."""
         with self._process:
             _, said = self._process.communicate()
         return self._process.returncode, said
