@@ -17,6 +17,7 @@ from .manifest import manifest_key as manifest_key
 from .manifest_ownership import FoundManifest as FoundManifest
 from .manifest_ownership import ManifestOwnership as ManifestOwnership
 from .manifest_ownership import read_manifest as read_manifest
+from .others import other_leases as other_leases
 from .ownership import CopyRecord as CopyRecord
 from .ownership import FolderOwnership as FolderOwnership
 from .ownership import Ownership as Ownership

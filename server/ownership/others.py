@@ -1,0 +1,29 @@
+"""The leases of other servers with the same prefix: those that wait, and what is left of those that were killed."""
+
+import uuid
+
+from millrace.server.errors import ManifestUnreadableError, ObjectNotFoundError
+from millrace.server.object_store import ObjectStore
+
+from .lease import WORKERS_PREFIX, is_ended, lease_key
+
+
+async def other_leases(store: ObjectStore, worker_id: uuid.UUID) -> dict[str, str]:
+    """Return the key and the tag of each lease that is not of this worker, and that nobody has ended.
+
+    A listing, and one request for each. One that is still renewed has another tag after a third of its length.
+
+    Raises:
+        StorageError: the store does not say.
+    """
+    own = lease_key(worker_id)
+    keys = [each.key async for page in store.list(WORKERS_PREFIX) for each in page if each.key != own]
+    found = {}
+    for key in keys:
+        try:
+            lease = await store.get(key)
+            if not is_ended(lease, key=key):
+                found[key] = lease.tag
+        except (ObjectNotFoundError, ManifestUnreadableError):
+            continue  # it has gone since, or nobody can wait with it
+    return found
