@@ -324,6 +324,12 @@ class SegmentContainer:
             raise ThrottledError("memory for unflushed bytes is full", retry_after_ms=RETRY_AFTER_MS)
 
     @property
+    def is_full(self) -> bool:
+        """Whether new bytes wait, or are refused, until the log can be recycled or unflushed bytes leave memory."""
+        is_memory_full = self.state.tail_bytes > self.options.tail_size_bytes_high
+        return self._failure is None and (is_memory_full or self.log.refusal is not None)
+
+    @property
     def throttle_reason(self) -> str:
         """What is full, for people; empty if appends may come.
 

@@ -21,7 +21,14 @@ from millrace.server.container.checkpoint.checkpoint import CheckpointVersion
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.container import SegmentContainer
-from millrace.server.errors import CheckpointDamagedError, OwnerFencedError, ShuttingDownError, StorageError
+from millrace.server.errors import (
+    CheckpointDamagedError,
+    DiskUnavailableError,
+    OwnerFencedError,
+    ShuttingDownError,
+    StorageError,
+)
+from millrace.server.host.own_disk import DiskFailure, DiskWatch
 from millrace.server.ownership import CopyRecord, Ownership
 from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import LogOwner
@@ -83,6 +90,7 @@ class Checkpointer:
         # The newest copy that counts needs the log from here on: from its beginning if none was made since the start.
         self.copy_replay_from = 1
         self.begun_s = self.copy_begun_s = self._clock.monotonic_s()
+        self._saves, self._copies = DiskWatch(self._clock), DiskWatch(self._clock)
         self.copy_size_bytes = 0
 
     @property
@@ -94,6 +102,11 @@ class Checkpointer:
     def is_epoch_stored(self) -> bool:
         """Whether a checkpoint was stored under the epoch: before that, nothing is published under it."""
         return self.saved is not None and self.saved.version.container_epoch == self.container_epoch
+
+    @property
+    def disk_failure(self) -> DiskFailure | None:
+        """What the disk of this machine refuses: checkpoints, or the file in which a copy is made."""
+        return self._saves.failure or self._copies.failure
 
     @property
     def container_epoch(self) -> int:
@@ -141,7 +154,9 @@ class Checkpointer:
                 container_epoch=version.container_epoch,
             )
             self._saving = asyncio.get_running_loop().create_task(save, name="save")
-            await asyncio.shield(self._saving)
+            self._saving.add_done_callback(_seen)
+            with self._saves.watched():
+                await asyncio.shield(self._saving)
             state.stored(stored_below=rows.next_id)
             state.garbage.checkpoint_stored(saved.number)
             self.saved = saved
@@ -155,6 +170,10 @@ class Checkpointer:
             OwnerFencedError: another server has the container; the container knows it now.
             StorageError: no copy was published, or it is not known whether it counts.
         """
+        with self._copies.watched():
+            await self._copy()
+
+    async def _copy(self) -> None:
         checkpoints = self._checkpoints
         self._ending = ending = threading.Event()
         async with self._lock:
@@ -225,4 +244,11 @@ class Checkpointer:
             self._checkpoints.verify_copy(pause=pause)
         except CheckpointDamagedError as error:
             self._checkpoints.verify(pause=pause)
-            raise StorageError(f"a copy of the checkpoint is damaged, the checkpoint is not: {error}") from error
+            raise DiskUnavailableError(
+                f"a copy of the checkpoint is damaged, the checkpoint is not: {error}"
+            ) from error
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    if not task.cancelled():
+        task.exception()  # marks it as seen, should nobody wait for it any more

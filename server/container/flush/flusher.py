@@ -27,6 +27,7 @@ from typing import Any, Final
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkExistsError, ServerError, StorageError
+from millrace.server.host.own_disk import DiskFailure
 from millrace.server.tier2 import ChunkStorage
 
 from .budget import FlushBudget
@@ -173,6 +174,11 @@ class Flusher:
                 await self.copy()
             finally:
                 self._checkpointer.stop_copying()
+
+    @property
+    def disk_failure(self) -> DiskFailure | None:
+        """What the disk of this machine refuses, see `Checkpointer`."""
+        return self._checkpointer.disk_failure
 
     async def _upload(self, segments: list[Segment]) -> None:
         self._check_sound()
