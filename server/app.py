@@ -5,8 +5,9 @@
 
 Life: own the folder, claim and recover the container, listen. When the log fails, the container is recovered from what
 is on disk, in the same process: until that succeeds, again and again, the one in memory answers reads; then connections
-are cut, and clients come back. When another server has taken the container over, or a background task ends for a reason
-that is not handled, the server stops, rather than run on without it.
+are cut, and clients come back. When another server has taken the container over, when this one gives it up since its
+own disk has failed (`hand_over`), or when a background task ends for a reason that is not handled, the server stops,
+rather than run on without it.
 """
 
 import asyncio
@@ -39,12 +40,14 @@ from millrace.server.host.files import FileSystem, OsFileSystem
 from millrace.server.host.listening import bind, listening, serve
 from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.own_disk import DiskFailure, DiskWatch
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.host.tokens import TokenGate
 
 from .cache import PageCache
-from .errors import OwnedElsewhereError, OwnerFencedError, ServerError, StoreUnfitError
+from .errors import GivenUpError, OwnedElsewhereError, OwnerFencedError, ServerError, StoreUnfitError
 from .folder import check_writable
+from .hand_over import HandOver
 from .history import History
 from .object_store import ObjectStore, StoreMonitor
 from .options import ServerOptions
@@ -64,6 +67,7 @@ SHUTDOWN_FLUSH_S_MIN: Final = 0.1
 DESCRIPTORS_RESERVED_COUNT: Final = 256
 """Connections are kept from using up those that the log needs for its next file, tier 2, and the console."""
 STALL_WARNING_S: Final = 1.0
+DISK_WARNING_S: Final = 10.0
 MEASURE_S_MAX: Final = 5.0
 """How long a scrape waits for lags to be measured; then it tells those of the scrape before."""
 GC_THRESHOLDS: Final = (50_000, 20, 100)
@@ -152,6 +156,7 @@ class Server:
         # What is apart from the tasks of the container, which it ends and starts again.
         self._recovery = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._recovering = False
+        self._reopening = DiskWatch(self._clock)
         self._stopping = False
         self._on_standby = on_standby
         # Whether signals of the process are for this server.
@@ -203,6 +208,8 @@ class Server:
                     self._console = self._open_console(options.console)
             await self._history.open()
             await self._open_container(is_standby=options.standby)
+            if options.has_remote_log:
+                self._recovery.start(self._hand_over().run(), name="hand over")
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
             await serve(self._listener)
         except BaseException:
@@ -355,7 +362,16 @@ class Server:
             place = "object store" if self._options.has_remote_log else "disk"
             stalled = f"the {place} of the log has not answered for {statistics.write_age_s:.1f} s"
             return "; ".join(filter(None, [stalled, self._history.health()]))
-        return opened.container.refusal or self._history.health()
+        problem = opened.container.refusal or self._history.health()
+        return "; ".join(filter(None, [problem, self._disk_health(opened)]))
+
+    def _disk_health(self, opened: OpenContainer) -> str:
+        """Return what the disk refuses, where the log does not tell, since it is in the store; empty if nothing."""
+        failure = opened.flusher.disk_failure if self._options.has_remote_log else None
+        failed_s = 0.0 if failure is None else self._clock.monotonic_s() - failure.since_s
+        if failure is None or failed_s < DISK_WARNING_S:
+            return ""
+        return f"the disk has refused the checkpoint, or a copy of it, for {failed_s:.0f} s: {failure.error}"
 
     # --- the container ---
 
@@ -432,9 +448,10 @@ class Server:
         delay_s = REOPEN_DELAY_S
         while not self._stopping:
             try:
-                await before.end_storing()
-                await asyncio.to_thread(check_writable, self._files, folder)
-                await self._open_container()
+                with self._reopening.watched():
+                    await before.end_storing()
+                    await asyncio.to_thread(check_writable, self._files, folder)
+                    await self._open_container()
                 break
             except (OwnedElsewhereError, OwnerFencedError, StoreUnfitError) as error:
                 self._history.fenced(OwnerFencedError(str(error)))
@@ -459,6 +476,25 @@ class Server:
         await asyncio.sleep(0)
         for connection in connections:
             connection.abort()
+
+    def _hand_over(self) -> HandOver:
+        """Return what gives up the container if the disk of this machine has failed, and another server waits."""
+        return HandOver(
+            clock=self._clock,
+            patience_s=self._history.lease_s,
+            failure=self._disk_failure,
+            other_leases=self._history.other_leases,
+            give_up=partial(self._task_failed, "hand over"),
+        )
+
+    def _disk_failure(self) -> DiskFailure | None:
+        """Return what the disk does that keeps the container from serving; None while it serves, or for a stop."""
+        opened = self._open
+        if self._stopping or opened is None:
+            return None
+        if self._recovering:
+            return self._reopening.failure
+        return opened.flusher.disk_failure if opened.container.is_full else None
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         """Stop: a background task ended for a reason that is not handled, or the container is not ours any more."""
@@ -554,7 +590,8 @@ class Server:
         await self._recovery.stop()
         if self._console is not None:
             await asyncio.to_thread(self._console.close)
-        await self._close_container(flush_s=flush_s)
+        # Of one that was given up nothing is flushed: no checkpoint would tell of it, and another server waits.
+        await self._close_container(flush_s=0.0 if isinstance(self._fatal, GivenUpError) else flush_s)
         await self._cache.close()
         left_s = max(0.0, flushed_s - self._clock.monotonic_s())
         await self._history.close(release_s=left_s + 0.1 * self._options.shutdown_s)

@@ -26,6 +26,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- ObjectExistsError         the key has an object already; nothing was stored
 |   +-- ObjectChangedError        the object is another one than was read; nothing was stored
 |   +-- ObjectNotFoundError       there is no such object
+|   +-- GivenUpError              the disk has failed, and another server waits: this one has ended for that
 |   +-- ManifestUnreadableError   a manifest or a lease is not one that this version can read; nothing was changed
 +-- ThrottledError                a bound is reached; says what is full and when to try again
 +-- ShuttingDownError             the server is going away
@@ -243,6 +244,13 @@ class ObjectChangedError(StorageError):
 
 class ObjectNotFoundError(StorageError):
     """There is no object under the key."""
+
+
+class GivenUpError(StorageError):
+    """The disk keeps this server from serving, and another one waits: it has given up what it owned.
+
+    Nothing that was acknowledged is lost. Started again, it stands by, or says what is wrong with its disk.
+    """
 
 
 class ManifestUnreadableError(StorageError):

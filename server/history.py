@@ -11,17 +11,27 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 
-from .errors import OwnerFencedError, ServerError, StoreUnfitError
-from .folder import DataFolder, open_folder
+from .errors import DiskUnavailableError, OwnerFencedError, ServerError, StoreUnfitError
+from .folder import DataFolder, check_writable, open_folder
 from .object_store import ObjectStore, StoreMonitor, StoreUrl, claim, find_owner, open_store
 from .options import ServerOptions
-from .ownership import Claimant, FolderOwnership, Ownership, Worker, WorkerLease, claim_container, read_manifest
+from .ownership import (
+    Claimant,
+    FolderOwnership,
+    Ownership,
+    Worker,
+    WorkerLease,
+    claim_container,
+    other_leases,
+    read_manifest,
+)
 from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
 
 logger = logging.getLogger(__name__)
@@ -107,6 +117,16 @@ class History:
         """Whether another server may have acknowledged what this one does not know of. Cheap."""
         return self._ownership is not None and self._ownership.is_lapsed
 
+    @property
+    def lease_s(self) -> float:
+        """The length of the lease, 0 without one."""
+        return 0.0 if self._lease is None else self._lease.lease_s
+
+    async def other_leases(self) -> dict[str, str]:
+        """Return the leases of other servers with the same store, see `ownership.other_leases`."""
+        assert self._lease is not None
+        return await other_leases(self._lease.store, self._lease.worker.worker_id)
+
     async def open(self) -> None:
         """Own the data folder and, where one is set, the part of an object store where its history is.
 
@@ -114,7 +134,8 @@ class History:
 
         Raises:
             ConfigurationError: the folder or the store cannot be used, or is that of another server.
-            StorageError: the store does not answer, or does not let us in.
+            StorageError: the store does not answer, or does not let us in; or this is to stand by, and the disk takes
+                nothing.
         """
         options = self._options
         if options.store is not None:
@@ -129,6 +150,8 @@ class History:
         self._store = store.with_hedged_creates()
         self._storage = ObjectStorage(store, puts_count_max=options.objects.puts_count_max)
         folder = self._folder = await self._own_folder(store, url)
+        if options.standby:
+            await self._check_disk(folder.path)
         worker = await asyncio.to_thread(Worker.in_folder, folder.path, clock=clock)
         lease = WorkerLease(
             store, worker, url=str(url), lease_s=options.objects.lease_s, clock=clock, on_fenced=self.fenced
@@ -136,6 +159,13 @@ class History:
         self._lease = lease
         await lease.start()
         self._supervisor.start(lease.run(), name="lease")
+
+    async def _check_disk(self, folder: Path) -> None:
+        """Raise StorageError if nothing can be written: an owner may give up for one that waits, see `HandOver`."""
+        try:
+            await asyncio.to_thread(check_writable, self._files, folder)
+        except OSError as error:
+            raise DiskUnavailableError(f"cannot be written: {error.strerror or error}", subject=str(folder)) from error
 
     async def _own_folder(self, store: ObjectStore, url: StoreUrl) -> DataFolder:
         """Own the data folder, as that of the server to which the prefix belongs from now on."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,10 +77,17 @@ def free_address() -> str:
 
 
 @contextmanager
-def pair(store: S3Server, folder: Path) -> Iterator[tuple[Program, Program]]:
-    """Run two servers over one new bucket, of which the first one serves and the second one stands by."""
+def pair(
+    store: S3Server, folder: Path, *, settings: Mapping[str, str] = SETTINGS_SMALL
+) -> Iterator[tuple[Program, Program]]:
+    """Run two servers over one new bucket, of which the first one serves and the second one stands by.
+
+    Args:
+        folder: their data folders are `first` and `second` in it.
+        settings: of both, as variables of the environment.
+    """
     bucket = store.make_bucket()
-    environment = {**os.environ, **SETTINGS_SMALL, **bucket.environment, "MILLRACE_OBJECTS_LEASE_S": "1"}
+    environment = {**os.environ, **settings, **bucket.environment, "MILLRACE_OBJECTS_LEASE_S": "1"}
     first = Program(folder / "first", bucket.url, environment)
     try:
         first.serves()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from millrace.server.app import Server
+from millrace.server.host.files import FileSystem
 from millrace.server.object_store import ObjectStore, ObjectStoreOptions, StoreUrl
 from millrace.server.wal import WalOptions
 from millrace.wire import messages as m
@@ -27,10 +28,20 @@ class Site:
 
     Args:
         standby: see `ServerOptions`.
+        files: in place of those of the machine.
     """
 
-    def __init__(self, folder: Path, store: ObjectStore, *, wal: WalOptions = SMALL_WAL, standby: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: ObjectStore,
+        *,
+        wal: WalOptions = SMALL_WAL,
+        standby: bool = False,
+        files: FileSystem | None = None,
+    ) -> None:
         self.folder = folder
+        self.files = files
         self.store = store
         self.wal = wal
         self.standby = standby
@@ -47,7 +58,7 @@ class Site:
             container=QUIET,
             shutdown_s=20.0,
         )
-        return Server(options, store=self.store, clock=self.clock)
+        return Server(options, files=self.files, store=self.store, clock=self.clock)
 
     def copied(self, folder: Path) -> "Site":
         """Return a site with a copy of the folder as it is now, as of a machine that was cloned."""
