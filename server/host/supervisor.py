@@ -51,3 +51,9 @@ class Supervisor:
         logger.critical("background task failed task=%s", name, exc_info=error)
         self._metrics.task_failures_total.increase(name)
         self._on_failure(name, error)
+
+
+def mark_seen(task: "asyncio.Future[Any]") -> None:
+    """Look at the outcome of a task, should nobody wait for it any more: asyncio logs an error that nobody has seen."""
+    if not task.cancelled():
+        task.exception()

@@ -34,6 +34,7 @@ from millrace.server.errors import (
 )
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.supervisor import mark_seen
 from millrace.wire.limits import KIB
 
 from .hedging import UsualTime, hedged
@@ -243,8 +244,7 @@ class RetryingStore:
 
     def _done(self, task: asyncio.Future[Any]) -> None:
         self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as seen: a caller that still waits gets it
+        mark_seen(task)  # a caller that still waits gets it
 
     # --- attempts ---
 

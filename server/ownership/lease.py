@@ -45,6 +45,7 @@ from millrace.server.errors import (
     StoreUnavailableError,
 )
 from millrace.server.host.clock import Clock
+from millrace.server.host.supervisor import mark_seen
 from millrace.server.object_store import ObjectStore, StoredObject
 
 from .fields import Fields, encode_fields
@@ -312,7 +313,7 @@ class WorkerLease:
             if self._pending is None:
                 wanted = replace(self._lease, renewals=self._lease.renewals + 1)
                 self._pending = asyncio.create_task(self._put(encode_lease(wanted)), name="lease renewal")
-                self._pending.add_done_callback(_seen)
+                self._pending.add_done_callback(mark_seen)
                 self._pending_s = started_s
                 if self._attempted_s is None:
                     self._attempted_s = started_s
@@ -383,11 +384,6 @@ class WorkerLease:
         )
         logger.critical("server fenced url=%s key=%s reason=%s", self.url, self._key, who)
         self.on_fenced(self._fenced)
-
-
-def _seen(task: asyncio.Task[str]) -> None:
-    if not task.cancelled():
-        task.exception()  # marks it as seen, should nobody wait for it any more
 
 
 class _EndedError(Exception):

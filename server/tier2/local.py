@@ -25,6 +25,7 @@ from aiofiles.os import wrap
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkExistsError, ChunkNotFoundError, ServerError, StorageError
 from millrace.server.host.files import FileSystem
+from millrace.server.host.supervisor import mark_seen
 
 from .options import Tier2Options
 from .storage import CHUNK_SUFFIX, ChunkInfo, check_chunk_name, check_chunk_prefix
@@ -92,8 +93,7 @@ class LocalStorage:
 
     def _published(self, name: str, publish: asyncio.Future[None]) -> None:
         del self._publishes[name]
-        if not publish.cancelled():
-            publish.exception()  # marks it as seen: a caller that still waits gets it, a cancelled one does not want it
+        mark_seen(publish)  # a caller that still waits gets it, a cancelled one does not want it
 
     # What follows runs in threads.
 

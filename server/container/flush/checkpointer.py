@@ -29,6 +29,7 @@ from millrace.server.errors import (
     StorageError,
 )
 from millrace.server.host.own_disk import DiskFailure, DiskWatch
+from millrace.server.host.supervisor import mark_seen
 from millrace.server.ownership import CopyRecord, Ownership
 from millrace.server.tier2 import ChunkStorage
 from millrace.server.wal import LogOwner
@@ -154,7 +155,7 @@ class Checkpointer:
                 container_epoch=version.container_epoch,
             )
             self._saving = asyncio.get_running_loop().create_task(save, name="save")
-            self._saving.add_done_callback(_seen)
+            self._saving.add_done_callback(mark_seen)
             with self._saves.watched():
                 await asyncio.shield(self._saving)
             state.stored(stored_below=rows.next_id)
@@ -247,8 +248,3 @@ class Checkpointer:
             raise DiskUnavailableError(
                 f"a copy of the checkpoint is damaged, the checkpoint is not: {error}"
             ) from error
-
-
-def _seen(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()  # marks it as seen, should nobody wait for it any more
