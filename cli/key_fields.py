@@ -1,62 +1,102 @@
-"""The routing key of a line: a field of the JSON object, or the column of CSV, that the line is.
+"""The routing key of a record: a field of a JSON object, or a column of CSV.
 
-What the lines are is told by the first of them: one that starts with `{` means JSON. In CSV a field is a number,
-counted from 1, or a name; then the first line is the header, and no event.
+The first record decides: `{` means JSON. In CSV a field is a number, counted from 1, or a name; then the first record
+is the header, and not an event. CSV is RFC 4180: a field in quotes may hold commas, line ends, and doubled quotes.
 """
 
-import csv
-import json
+import re
 from collections.abc import Callable
+from typing import Final
+
+from .line_json import decoded, json_text, parse_json, utf8
 
 KeyOf = Callable[[bytes], str]
 
+_FIELD: Final = re.compile(r'(?:"((?:[^"]|"")*+)"|((?!")[^,\r\n\0]*+))(,|\Z)')
+
 
 class KeyFieldError(ValueError):
-    """A line without the field that was asked for."""
+    """A record without the field that was asked for."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason} (--key-field)")
 
 
-def key_reader(field: str, first_line: bytes) -> tuple[KeyOf, bool]:
-    """Return what finds the key of a line, and whether `first_line` is a header and no event.
+def is_json(first_line: bytes) -> bool:
+    """Whether the records of an input are JSON objects, not CSV."""
+    return first_line.lstrip().startswith(b"{")
+
+
+def key_reader(field: str, first_record: bytes) -> tuple[KeyOf, bool]:
+    """Return what finds the key of a record, and whether `first_record` is a header and not an event.
 
     Raises:
-        KeyFieldError: the header has no such column, or the number is none of a column.
+        KeyFieldError: the header has not exactly one such column, or the number is 0.
     """
-    if first_line.lstrip().startswith(b"{"):
-        return (lambda line: _json_key(field, line)), False
+    if is_json(first_record):
+        return (lambda record: _json_key(field, record)), False
     if field.isascii() and field.isdigit():
         if int(field) == 0:
             raise KeyFieldError("columns are counted from 1")
-        return (lambda line: _csv_key(int(field) - 1, line)), False
-    header = _columns(first_line)
+        return (lambda record: _csv_key(int(field) - 1, record)), False
+    try:
+        header = _columns(first_record)
+    except ValueError as error:
+        raise KeyFieldError(f"the first line {error}") from None
+    if header.count(field) > 1:
+        raise KeyFieldError(f"the first line has {header.count(field)} columns {field!r}: name one by its number")
     if field not in header:
         raise KeyFieldError(f"the first line has no column {field!r}, but {', '.join(map(repr, header))}")
     index = header.index(field)
-    return (lambda line: _csv_key(index, line)), True
+    return (lambda record: _csv_key(index, record)), True
 
 
-def _json_key(field: str, line: bytes) -> str:
+def _json_key(field: str, record: bytes) -> str:
     try:
-        content = json.loads(line)
+        content = parse_json(record)
+        if not isinstance(content, dict) or content.get(field) is None:
+            raise ValueError(f"has no field {field!r}")
+        value = content[field]
+        key = value if isinstance(value, str) else json_text(value, f"field {field!r}")
+        utf8(key, f"field {field!r}")
     except ValueError as error:
-        raise KeyFieldError(f"is no JSON: {error}") from None
-    if not isinstance(content, dict) or content.get(field) is None:
-        raise KeyFieldError(f"has no field {field!r}")
-    value = content[field]
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
+        raise KeyFieldError(str(error)) from None
+    return key
 
 
-def _csv_key(index: int, line: bytes) -> str:
-    columns = _columns(line)
+def _csv_key(index: int, record: bytes) -> str:
+    try:
+        columns = _columns(record)
+    except ValueError as error:
+        raise KeyFieldError(str(error)) from None
     if index >= len(columns):
         raise KeyFieldError(f"has {len(columns)} columns, column {index + 1} is asked for")
     return columns[index]
 
 
-def _columns(line: bytes) -> list[str]:
-    try:
-        return next(csv.reader([line.decode()]), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise KeyFieldError(f"is no CSV: {error}") from None
+def _columns(record: bytes) -> list[str]:
+    """Return the columns of a record. Not by Python's `csv`, which takes a quote that is not closed, or closed early.
+
+    Raises:
+        ValueError: the record is not CSV.
+    """
+    text = decoded(record)
+    columns: list[str] = []
+    at = 0
+    while True:
+        field = _FIELD.match(text, at)
+        if field is None:
+            raise ValueError(f"is not CSV: column {len(columns) + 1} {_problem(text, at)}")
+        quoted, plain, separator = field.groups()
+        if quoted is None and plain.lstrip().startswith('"'):
+            raise ValueError(f"is not CSV: column {len(columns) + 1} has a space before its quote")
+        columns.append(plain if quoted is None else quoted.replace('""', '"'))
+        at = field.end()
+        if not separator:
+            return columns
+
+
+def _problem(text: str, at: int) -> str:
+    if text.startswith('"', at):
+        return "continues after its closing quote, or has none"
+    return "has a carriage return or a zero byte outside of quotes"

@@ -7,11 +7,14 @@ The forms are those that `millrace read` prints, so that what was read can be wr
 """
 
 import base64
-import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .key_text import unescape_key
+from .line_json import parse_json, utf8
+
+_INT64_MAX: Final = (1 << 63) - 1
+_SHOWN_CHARACTERS_MAX: Final = 80
 
 
 class Item(NamedTuple):
@@ -44,30 +47,38 @@ def keyed_item(line: bytes) -> Item:
 
 def json_item(line: bytes) -> Item:
     """Return what an object of `event_json` says; where the event was is left out."""
-    try:
-        content = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"is no JSON: {error}") from None
+    content = parse_json(line)
     if not isinstance(content, dict) or ("value" in content) == ("value_base64" in content):
-        raise ValueError("is no JSON object with either value or value_base64")
+        raise ValueError("is not a JSON object with either value or value_base64")
     value = _bytes(content["value"] if "value" in content else {"base64": content["value_base64"]}, "value")
     key, timestamp_us, headers = (content.get(name) for name in ("key", "timestamp_us", "headers"))
     if not isinstance(key, str | None):
-        raise ValueError(f"has a key that is no text: {key!r}")
+        raise ValueError(f"has a key that is not text: {_shown(key)}")
+    if key is not None:
+        utf8(key, "key")
     if isinstance(timestamp_us, bool) or not isinstance(timestamp_us, int | None):
-        raise ValueError(f"has a timestamp_us that is no whole number: {timestamp_us!r}")
+        raise ValueError(f"has a timestamp_us that is not an integer of 64 bits: {_shown(timestamp_us)}")
+    if timestamp_us is not None and not -_INT64_MAX - 1 <= timestamp_us <= _INT64_MAX:
+        raise ValueError(f"has a timestamp_us that is not an integer of 64 bits: {_shown(timestamp_us)}")
     if not isinstance(headers, dict | None):
-        raise ValueError(f"has headers that are no object: {headers!r}")
+        raise ValueError(f"has headers that are not an object: {_shown(headers)}")
+    for name in headers or {}:
+        utf8(name, "header")
     return Item(value, key, timestamp_us, {name: _bytes(each, name) for name, each in (headers or {}).items()})
 
 
 def _bytes(content: Any, name: str) -> bytes:
     """Return what a text says, or an object with base 64."""
     if isinstance(content, str):
-        return content.encode()
+        return utf8(content, name)
     if isinstance(content, dict) and isinstance(coded := content.get("base64"), str):
         try:
             return base64.b64decode(coded, validate=True)
         except ValueError as error:
             raise ValueError(f"has a {name} that is not base 64: {error}") from None
-    raise ValueError(f"has a {name} that is neither text nor base 64: {content!r}")
+    raise ValueError(f"has a {name} that is neither text nor base 64: {_shown(content)}")
+
+
+def _shown(content: Any) -> str:
+    text = repr(content)
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."

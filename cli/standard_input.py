@@ -6,13 +6,30 @@ So a thread reads, one piece at a time, when it is asked to; it is a daemon, and
 
 import asyncio
 import os
+import stat
 import threading
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
 from millrace.wire.limits import MIB
 
 PIECE_BYTES_MAX: Final = 1 * MIB
+
+
+def input_name(descriptor: int) -> str:
+    """Return the path of the file that a descriptor reads, relative if it is below the working directory.
+
+    Without a file, or on a system that does not name it, this is "standard input".
+    """
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return "standard input"
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        here = Path.cwd()
+    except OSError:
+        return "standard input"
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 class StandardInput:

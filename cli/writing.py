@@ -20,11 +20,12 @@ from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
 
 from .connecting import Server, StreamArgument
 from .figures import count_text, duration_text, rate_text, size_text
-from .input_lines import LineError, Lines, LineSplitter
+from .input_lines import LineError, Lines
+from .input_records import InputRecords
 from .key_fields import KeyFieldError, key_reader
 from .line_items import Item, ItemOf, json_item, keyed_item
 from .output import ProgressBar, print_done, print_note, progress
-from .standard_input import StandardInput
+from .standard_input import StandardInput, input_name
 from .write_account import Account, Resuming
 
 T = TypeVar("T")
@@ -42,7 +43,8 @@ def write(
         typer.Option(
             metavar="FIELD",
             help="Take the key from this field of JSON lines, or from this column of CSV: its number from 1, or its "
-            "name (then the first line is the header, and is not written).",
+            "name (then the first line is the header, and is not written). A record of CSV is one event, even if a "
+            "quoted field holds line ends.",
         ),
     ] = None,
     key: Annotated[str | None, typer.Option(help="The same key for all events.")] = None,
@@ -93,7 +95,7 @@ def write(
             print_note(f"stopped by {_SIGNALS[ending.signal]}: {told}")
             raise typer.Exit(128 + ending.signal)
         if isinstance(ending, LineError | KeyFieldError):
-            ending = InvalidArgumentError(str(ending))
+            ending = InvalidArgumentError(f"{input_name(sys.stdin.fileno())}: {ending}")
         ending.add_note(told)
         raise ending
     elapsed_s = max(time.monotonic() - started_s, 1e-9)
@@ -193,21 +195,21 @@ class _Writing:
             LineError, KeyFieldError, InvalidArgumentError: a line cannot be written; those before it were.
             _Stopped: a signal came.
         """
-        splitter = LineSplitter()
+        records = InputRecords(can_be_csv=self.key_field is not None)
         source = StandardInput(sys.stdin.fileno())
         if self.resuming.is_typed:
             print_note("reading lines from the terminal: each is stored when it is typed; Ctrl-D ends")
         try:
             data = None
-            while data != b"" and splitter.failure is None:
+            while data != b"" and records.failure is None:
                 data = await self._unless_stopped(source.read())
-                lines = splitter.feed(data)
+                lines = records.feed(data)
                 if lines.lines:
                     await self._take(writer, lines)
         finally:
             source.close()
-        if splitter.failure is not None:
-            raise splitter.failure
+        if records.failure is not None:
+            raise records.failure
         await self._unless_stopped(writer.flush())
 
     async def _take(self, writer: Writer, lines: Lines) -> None:
@@ -248,7 +250,14 @@ class _Writing:
                     first_sequence=first_sequence,
                 )
         except (EventTooLargeError, InvalidArgumentError) as error:
-            raise InvalidArgumentError(f"lines {lines.numbers[0]:,} to {lines.numbers[-1]:,}: {error}") from error
+            if len(lines.lines) == 1:
+                raise LineError(
+                    _first_number(lines.numbers[0], lines.lines[0]), f"cannot be written: {error}"
+                ) from error
+            # Nothing of a refused call is taken. One by one, the lines before the wrong one are, and it has a number.
+            for at in range(len(lines.lines)):
+                self._send(writer, lines.part(at, at + 1), None if items is None else items[at : at + 1])
+            return
         self.account.sent(lines, future)
         future.add_done_callback(self._note_failure)
 
@@ -301,11 +310,18 @@ def _items(item_of: ItemOf, lines: Lines) -> tuple[list[Item], LineError | None]
         try:
             item = item_of(line)
         except ValueError as error:
-            return items, LineError(number, str(error))
+            return items, LineError(_first_number(number, line), str(error))
         if item.key is not None and len(item.key.encode()) > ROUTING_KEY_SIZE_BYTES_MAX:
-            return items, LineError(number, f"has a key longer than {size_text(ROUTING_KEY_SIZE_BYTES_MAX)}")
+            return items, LineError(
+                _first_number(number, line), f"has a key longer than {size_text(ROUTING_KEY_SIZE_BYTES_MAX)}"
+            )
         items.append(item)
     return items, None
+
+
+def _first_number(number: int, record: bytes) -> int:
+    """Return the number of the first line of a record, which is numbered by its last."""
+    return number - record.count(b"\n")
 
 
 def _parts(numbers: Sequence[int], items: list[Item] | None, *, is_numbered: bool) -> Iterator[tuple[int, int]]:

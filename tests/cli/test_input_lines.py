@@ -1,32 +1,59 @@
-from hypothesis import given
+from codecs import BOM_UTF8
+
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from millrace.cli.input_lines import LineSplitter
+from millrace.cli.input_lines import LineSplitter, is_wide
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
 
 @given(st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")), st.lists(st.integers(1, 9), min_size=1))
 def test_lines_and_their_numbers_are_those_of_the_whole_input(data: bytes, sizes: list[int]) -> None:
+    assume(not is_wide(data.split(b"\n")[0]))
     splitter = LineSplitter()
     found: list[tuple[int, bytes]] = []
     rest = data
     while rest:
         size = sizes[len(found) % len(sizes)]
-        lines = splitter.feed(rest[:size])
+        lines = splitter.feed(rest[:size]).written()
         found += zip(lines.numbers, lines.lines, strict=True)
         rest = rest[size:]
-    lines = splitter.feed(b"")
+    lines = splitter.feed(b"").written()
     found += zip(lines.numbers, lines.lines, strict=True)
 
-    whole = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    whole = [line.removesuffix(b"\r") for line in data.removeprefix(BOM_UTF8).split(b"\n")]
     assert found == [(number, line) for number, line in enumerate(whole, start=1) if line]
     assert splitter.failure is None
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_line() -> None:
+    """Behaviour 107: it may arrive in pieces. Later in the input, the same bytes are a character."""
+    splitter = LineSplitter()
+    for piece in (b"\xef", b"\xbb", b"\xbf1"):
+        assert splitter.feed(piece).lines == []
+
+    assert splitter.feed(b"\n" + BOM_UTF8 + b"2\n").lines == [b"1", BOM_UTF8 + b"2"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_utf_16_is_refused(encoding: str) -> None:
+    """Behaviour 107."""
+    splitter = LineSplitter()
+
+    assert splitter.feed("id,name\r\n1,Ada\r\n".encode(encoding)).lines == []
+    assert "line 1 is UTF-16 or UTF-32" in str(splitter.failure)
+
+
+def test_lines_with_some_zero_bytes_are_not_taken_for_utf_16() -> None:
+    for data in (b"", b"\0", b"a\0bc", b"\0\0\0", b"ab"):
+        assert not is_wide(data)
 
 
 def test_a_line_above_the_limit_ends_the_input() -> None:
     for data in (b"1\n\n" + b"x" * (EVENT_SIZE_BYTES_MAX + 1), b"1\n\n" + b"x" * (EVENT_SIZE_BYTES_MAX + 1) + b"\n4"):
         splitter = LineSplitter()
-        assert splitter.feed(data).lines == [b"1"]
+        assert splitter.feed(data).written().lines == [b"1"]
         assert splitter.failure is not None
         assert splitter.failure.number == 3
         assert splitter.feed(b"5\n").lines == []
@@ -39,7 +66,7 @@ def test_the_largest_line_is_one() -> None:
 
 
 def test_lines_after_a_number_and_parts_keep_their_numbers() -> None:
-    lines = LineSplitter().feed(b"1\n\n3\n4\n")
+    lines = LineSplitter().feed(b"1\n\n3\n4\n").written()
 
     assert lines.after(1).numbers == [3, 4]
     assert lines.after(0) is lines

@@ -50,11 +50,29 @@ def test_a_column_is_counted_from_1() -> None:
         ("0", b"a,b", b"a,b"),
         ("c", b"a,b", b"1,2"),
         ("1", b"\xff", b"\xff"),
+        ("k", b"{}", rb'{"k": "\ud800"}'),
+        ("1", b"a", b'"a"b'),
+        ("1", b"a", b'"a'),
+        ("2", b"a", b'1, "a"'),
+        ("1", b"a", b"a\rb"),
+        ("1", b"a", b"a\0b"),
+        ("k", b'"a', b""),
+        ("k", b"k,k", b""),
     ],
 )
 def test_a_line_without_the_field_is_refused(field: str, first_line: bytes, line: bytes) -> None:
     with pytest.raises(KeyFieldError):
         key_reader(field, first_line)[0](line)
+
+
+def test_a_field_may_be_long_and_have_quotes_inside() -> None:
+    """Behaviour 107: above the 131,072 characters of Python's `csv`, too."""
+    long = "x" * 200_000
+    key_of, _ = key_reader("2", b"a")
+
+    assert key_of(f'1,"{long}"'.encode()) == long
+    assert key_of(b'7" pipe,5" pipe') == '5" pipe'
+    assert key_of(b'"",""""') == '"'
 
 
 @given(st.lists(WORDS, min_size=1, max_size=5), st.data())

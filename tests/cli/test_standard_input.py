@@ -1,9 +1,10 @@
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
-from millrace.cli.standard_input import StandardInput
+from millrace.cli.standard_input import StandardInput, input_name
 
 
 @pytest.mark.asyncio
@@ -43,3 +44,13 @@ async def test_a_read_that_is_given_up_holds_up_nothing() -> None:
     source.close()
     assert await StandardInput(reading).read() == b""
     os.close(reading)
+
+
+def test_a_file_is_named_and_a_pipe_is_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading, writing = os.pipe()
+    with Path("orders.csv").open("w") as file:
+        assert input_name(file.fileno()) in {"orders.csv", "standard input"}  # not every system names it
+    assert input_name(reading) == "standard input"
+    os.close(reading)
+    os.close(writing)

@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -199,7 +200,7 @@ def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(write: 
     outcome = write("events/too-long", b"one\n\n" + b"x" * (9 << 20) + b"\nfour\n")
 
     assert outcome.code == 2
-    assert "error: line 3 is longer than 8.0 MiB, the most of an event" in outcome.err
+    assert "input: line 3 is longer than 8.0 MiB, the most of an event" in outcome.err
     assert "1 line is stored in events/too-long; to resume after line 1: tail -n +2 FILE | millrace" in outcome.err
     assert ask("read", "events/too-long").out == "one\n"
 
@@ -227,13 +228,53 @@ def test_the_advice_of_how_to_resume_is_right(
     assert sorted(ask("read", stream).lines) == ["1,a", "2,b", "3,d", "4,a", "5,c"]
 
 
+@pytest.mark.parametrize(
+    ("data", "options", "keys", "problem"),
+    [
+        (b"\xef\xbb\xbfid,name\n1,Ada\n2,Bob\n", ("--key-field", "id"), ["1", "2"], ""),
+        (b'\xef\xbb\xbf{"id":"a"}\n{"id":"b"}\n', ("--key-field", "id"), ["a", "b"], ""),
+        (b'id,text\n1,"two\nlines"\n2,plain\n', ("--key-field", "id"), ["1", "2"], ""),
+        (b'id,text\n1,"two\nlines\n2,plain\n', ("--key-field", "id"), [], "input: line 2 has a quoted field"),
+        (b'id,text\n1,a\n2,"b\nc"d\n', ("--key-field", "id"), ["1"], "input: line 3 is not CSV: column 2 continues"),
+        (b'{"id":"a"}\n{"id":"\\ud800"}\n', ("--key-field", "id"), ["a"], "input: line 2 has a field 'id' with half"),
+        (b'{"id":"a","n":%s}\n' % (b"9" * 5_000), ("--key-field", "id"), ["a"], ""),
+        ("id,name\r\n1,Ada\r\n".encode("utf-16"), ("--key-field", "id"), [], "input: line 1 is UTF-16"),
+        ("one\ntwo\n".encode("utf-16"), ("--key", "k"), [], "input: line 1 is UTF-16"),
+        (b'{"value":"a","key":"k"}\n{"value":"b","key":"l","headers":{"%s":""}}\n' % (b"h" * 70_000), ("--json",),
+         ["k"], "input: line 2 cannot be written: "),
+    ],
+)  # fmt: skip
+def test_lines_from_elsewhere_are_stored_right_or_refused_by_line(
+    write: Write, ask: Run, data: bytes, options: tuple[str, ...], keys: list[str], problem: str
+) -> None:
+    """Behaviour 107: and the lines before the wrong one are stored."""
+    stream = f"elsewhere/{zlib.crc32(data)}"
+    outcome = write(stream, data, *options)
+
+    assert outcome.code == (2 if problem else 0)
+    assert problem in outcome.err
+    assert sorted(json.loads(line)["key"] for line in ask("read", stream, "--json").lines) == keys
+
+
+def test_a_named_writer_resumes_records_of_several_lines(write: Write, ask: Run) -> None:
+    """Behaviour 107: no record is cut where an input is resumed."""
+    rows = b"".join(b'%d,"line\n\nend"\n' % number for number in range(40))
+    options = ("--key-field", "id", "--writer-id", "elsewhere/resumed:w")
+    write("elsewhere/resumed", b'id,"te\nxt"\n' + rows[:281], *options)
+    outcome = write("elsewhere/resumed", b'id,"te\nxt"\n' + rows, *options)
+
+    assert outcome.code == 0
+    values = [json.loads(line)["value"] for line in ask("read", "elsewhere/resumed", "--json").lines]
+    assert sorted(values, key=lambda value: int(value.split(",")[0])) == [f'{n},"line\n\nend"' for n in range(40)]
+
+
 def test_a_line_without_a_key_and_a_tab_is_named(write: Write) -> None:
     for line, problem in (
         (b"no tab", "line 2 has no tab after its key"),
         (b"\\x\tv", "line 2 '\\\\x' escapes nothing"),
     ):
         assert problem in write("events/no-tab", b"k\t1\n" + line, "--keys").err
-    assert "line 1 is no JSON" in write("events/no-tab", b"{", "--json").err
+    assert "line 1 is not JSON" in write("events/no-tab", b"{", "--json").err
     assert write("events/no-tab", b"", "--json", "--key", "k").code == 2
 
 
