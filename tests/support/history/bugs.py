@@ -27,6 +27,7 @@ class Bug(Enum):
     CUT_ACROSS = auto()
     CUT_THROUGH_A_TRANSACTION = auto()
     COMMIT_HALF = auto()
+    COMMIT_A_PART_LATE = auto()
     COMMIT_AN_OTHER_BRANCH = auto()
     STORE_WHAT_IS_ABORTED = auto()
     TELL_TWO_OUTCOMES = auto()

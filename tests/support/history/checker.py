@@ -9,6 +9,7 @@ from tempfile import NamedTemporaryFile
 from .exclusion import check_exclusion
 from .operations import NEVER, parse
 from .orders import check_conditions, check_orders, check_sequences
+from .precedence import Precedence
 from .producers import Producers
 from .reads import check_lost, check_reads
 from .recording import read_lines
@@ -54,6 +55,7 @@ def check(lines: Iterable[str]) -> Verdict:
     check_sequences(streams, operations, findings)
     check_conditions(streams, operations, findings)
     visibility.check(findings)
+    Precedence(streams, operations, visibility.seen).check(findings)
     check_exclusion(streams, operations, findings)
     transactions.check(findings)
     _check_fates(streams, findings)

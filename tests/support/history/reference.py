@@ -17,6 +17,8 @@ NEVER: Final = 1 << 62
 SIZE: Final = 10
 """Bytes of an event."""
 PLACES: Final = 1 << 10
+EVENTS_BEFORE_LATE: Final = 20
+"""Stored in a stream before the part of a transaction that is late."""
 
 Cut = dict[str, list[int]]
 
@@ -98,6 +100,8 @@ class Reference:
         bug: what it does wrong, once, after `bug_after` chances to.
         wronged: the operations of which one must be named, once it was done; "" if none can be.
         acked: how many operations had been called when an event was acknowledged, without its place.
+        late: events of a committed transaction that are not stored yet, with stream and key.
+        late_for: how many events were stored since the commit of these.
     """
 
     dice: random.Random
@@ -110,6 +114,8 @@ class Reference:
     stored: set[str] = field(default_factory=set)
     acked: dict[str, int] = field(default_factory=dict)
     commits_over_streams: int = 0
+    late: list[tuple[str, str, str | None]] = field(default_factory=list)
+    late_for: int = 0
 
     def __post_init__(self) -> None:
         self.owners = Owners(self.does)
@@ -129,6 +135,7 @@ class Reference:
 
     def append(self, operation: str, stream: str, events: list[str], key: str | None) -> list[list[Any]]:
         """Store events of one key, and return their places."""
+        self._store_late()
         part = self.lines[stream].open_part(key)
         stored_order = events
         if len(events) > 1 and self.does(Bug.REVERSE_A_KEY if key else Bug.REVERSE_A_WRITER, operation):
@@ -145,6 +152,14 @@ class Reference:
         self.stored.update(events)
         offsets = {event: part.append(event) for event in stored_order}
         return [[part.name, offsets[event], 0] for event in events]
+
+    def _store_late(self) -> None:
+        """Store what is late, once enough was stored before it."""
+        self.late_for += 1
+        if self.late and self.late_for > EVENTS_BEFORE_LATE:
+            for stream, event, key in self.late:
+                self.lines[stream].open_part(key).append(event)
+            self.late.clear()
 
     def _is_past(self, part: Part, operation: str) -> bool:
         """Return whether the last event was acknowledged before the call, and nobody was told where it is."""
@@ -328,10 +343,14 @@ class Reference:
         for register, value, _ in transaction.advances:
             self.registers[register] = value
         half = is_over_streams and self.does(Bug.COMMIT_HALF, operation)
+        late = is_over_streams and self.does(Bug.COMMIT_A_PART_LATE, operation)
+        self.late_for = 0 if late else self.late_for
         for stream, event, key, branch in transaction.writes:
             if branches is not None and branch not in branches and not self.does(Bug.COMMIT_AN_OTHER_BRANCH, operation):
                 continue
-            if event not in self.stored and not (half and stream == writes[0][0]):
+            if late and stream == writes[0][0]:
+                self.late.append((stream, event, key))
+            elif event not in self.stored and not (half and stream == writes[0][0]):
                 self.lines[stream].open_part(key).append(event)
         return "committed"
 

@@ -34,6 +34,7 @@ class Rule(Enum):
     REAL_TIME = "placed before what was acknowledged earlier"
     CUTS = "two cuts of which neither is before the other"
     ATOMIC = "a part of a transaction"
+    ORDER = "no order of all transactions, events and cuts explains what was seen"
     ABORTED = "written in a transaction or branch that was not committed, and visible"
     OUTCOME = "two outcomes of one transaction"
     PREPARED = "a prepared transaction that expired"
