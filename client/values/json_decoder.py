@@ -8,7 +8,7 @@ within a string is refused by the reader, and no `{` may follow a `}` within an 
     string              "text"
     binary              "base64"
     date                "2026-01-31"
-    timestamp           "2026-01-31T18:00:00.5Z", or with another zone; without one it is UTC
+    timestamp           "2026-01-31T18:00:00.5Z", or with another offset; without one it is UTC (see `json_times`)
     timestamp_ntz       "2026-01-31T18:00:00.5"
     array, struct       [1, 2], {"name": 1}
 
@@ -28,6 +28,7 @@ from pyarrow import json
 from .arrays import check_required, data_of, empty_batch, lengths_of, offsets_of, relaxed, restored
 from .base64_columns import decode_base64
 from .codec import Decoded, MalformedError, groups, sift
+from .json_times import read_times
 
 JOINED_SIZE_BYTES: Final = 16 << 20
 """About the most that is read at once."""
@@ -140,11 +141,14 @@ def _are_braced(texts: Any) -> bool:
 
 
 def _read_type(kind: pa.DataType) -> pa.DataType:
-    """Return what the reader shall make of a type: it takes dates for numbers, and bytes for text."""
-    return pa.string() if pa.types.is_date32(kind) or pa.types.is_binary(kind) else kind
+    """Return what the reader makes of a type: it takes dates for numbers, bytes for text, and few forms of times."""
+    types = pa.types
+    return pa.string() if types.is_date32(kind) or types.is_timestamp(kind) or types.is_binary(kind) else kind
 
 
 def _restore(array: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_timestamp(kind):
+        return read_times(array, kind)
     return array.cast(kind) if pa.types.is_date32(kind) else decode_base64(array)
 
 

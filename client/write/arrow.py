@@ -116,7 +116,8 @@ def events_of(
     names = data.schema.names
     for name in names:
         if name not in _TYPES and name not in _PLACES:
-            raise ColumnInvalidError(name, f"is none of events, which are {', '.join(_TYPES)}")
+            known = repr(name.lower()) if name.lower() in _TYPES else ", ".join(_TYPES)
+            raise ColumnInvalidError(name, f"is not a column of events, but {known}")
         if names.count(name) > 1:
             raise ColumnInvalidError(name, "is there twice")
     if "value" not in names:

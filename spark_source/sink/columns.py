@@ -143,9 +143,10 @@ def _is_taken(name: str, kind: DataType) -> bool:
 def _unknown(name: str) -> str:
     if name in _PLACES:
         return "says where an event was read; what is written gets a place of its own: leave it out of the select"
-    return (
-        f"is none of events, which are {', '.join(COLUMN_TYPES)}; the option valueFormat encodes all columns into value"
-    )
+    if name.lower() in COLUMN_TYPES:
+        return f'is not a column of events, but "{name.lower()}" is'
+    known = ", ".join(COLUMN_TYPES)
+    return f"is not a column of events, but {known} are; the option valueFormat encodes all columns into value"
 
 
 def _mistyped(name: str, kind: DataType) -> str:

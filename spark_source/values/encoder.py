@@ -165,7 +165,9 @@ def _check_key(schema: StructType, key_column: str | None) -> None:
     if key_column is None:
         return
     if key_column not in schema.names or key_column in _OWN:
-        raise OptionError("keyColumn", f"there is no column {key_column}; the columns are {', '.join(schema.names)}")
+        near = [name for name in schema.names if name.lower() == key_column.lower() != name and name not in _OWN]
+        found = near or schema.names
+        raise OptionError("keyColumn", f"there is no column {key_column}, but {', '.join(found)}")
     kind = schema[key_column].dataType
     if not isinstance(kind, _KEY_TYPES):
         raise OptionError("keyColumn", f"{key_column} is {kind.simpleString()}; a key is a string or an integer")

@@ -52,8 +52,12 @@ def check_own_type(name: str, kind: DataType, *, advice: str) -> None:
         advice: what to do where it is not that of the event.
 
     Raises:
-        SchemaError: it has another type.
+        SchemaError: it has another type, or a name that differs from an own one only in case: Spark takes both for
+            the same, and the values of `_KEY` would not become keys.
     """
+    own = next((own for own in OWN_TYPES if own != name and own.lower() == name.lower()), None)
+    if own is not None:
+        raise SchemaError(name, f'differs from the event\'s own column "{own}" only in case: use "{own}"')
     wanted = OWN_TYPES.get(name)
     if wanted is not None and kind != wanted:
         raise SchemaError(name, f"is the event's own and {wanted.simpleString()}, not {kind.simpleString()}: {advice}")

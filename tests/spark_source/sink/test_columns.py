@@ -69,7 +69,8 @@ def test_all_columns_of_events_are_taken() -> None:
 @pytest.mark.parametrize(
     ("kinds", "column", "reason"),
     [
-        ({"value": BinaryType(), "price": LongType()}, "price", "is none of events, which are value, key, timestamp"),
+        ({"value": BinaryType(), "price": LongType()}, "price", "is not a column of events, but value, key, timestamp"),
+        ({"value": BinaryType(), "Key": StringType()}, "Key", 'is not a column of events, but "key" is'),
         ({"value": BinaryType(), "offset": LongType()}, "offset", "leave it out of the select"),
         ({"key": StringType()}, "value", "is missing: the event, binary or string"),
         ({"value": LongType()}, "value", r"is bigint, and must be binary or string; to_json\(struct"),
@@ -147,6 +148,13 @@ def test_an_arrow_event_is_of_its_first_row() -> None:
         ({"_key": StringType()}, ONE, SchemaError, "no column to encode"),
         ({"a": LongType(), "stream": StringType()}, TWO, SchemaError, 'column "_stream": is missing'),
         ({"a": LongType()}, replace(ONE, key_column="b"), OptionError, 'option "keyColumn": there is no column b'),
+        ({"a": LongType()}, replace(ONE, key_column="A"), OptionError, "there is no column A, but a"),
+        (
+            {"a": LongType(), "_KEY": StringType()},
+            ONE,
+            SchemaError,
+            'column "_KEY": differs from .* "_key" only in case',
+        ),
         ({"a": DoubleType()}, replace(ONE, key_column="a"), OptionError, 'option "keyColumn": a is double'),
     ],
 )
