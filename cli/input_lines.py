@@ -101,7 +101,8 @@ def is_wide(first_line: bytes) -> bool:
 
     Without a byte order mark, this is recognized for characters below 256, in which every other byte is zero.
     """
-    if first_line.startswith((BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)):
+    # Two bytes alone are a value that is not text, rather than an empty line after a mark.
+    if len(first_line) > 2 and first_line.startswith((BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)):
         return True
     # Of a character below 256, one byte of 2 or 4 is not zero: the first (little-endian) or the last (big-endian).
     return any(

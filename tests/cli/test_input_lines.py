@@ -46,7 +46,7 @@ def test_utf_16_is_refused(encoding: str) -> None:
 
 
 def test_lines_with_some_zero_bytes_are_not_taken_for_utf_16() -> None:
-    for data in (b"", b"\0", b"a\0bc", b"\0\0\0", b"ab"):
+    for data in (b"", b"\0", b"a\0bc", b"\0\0\0", b"ab", b"\xff\xfe"):
         assert not is_wide(data)
 
 
