@@ -118,7 +118,7 @@ def producer(server: Server, writer_id: WriterIdArgument, as_json: JsonOption = 
     with server.connect() as client:
         found = client.producer_info(writer_id)
     if as_json:
-        print_json(picked(found, "writer_id", "holder", "run", "last_sequence", "fenced_runs"))
+        print_json(picked(found, "writer_id", "holder", "run", "last_sequence", "fenced_runs", "fingerprint"))
         return
     print_facts(
         {
@@ -127,6 +127,7 @@ def producer(server: Server, writer_id: WriterIdArgument, as_json: JsonOption = 
             "run": found.run or "none",
             "last sequence": "none" if found.last_sequence is None else found.last_sequence,
             "fenced runs": ", ".join(found.fenced_runs) or "none",
+            "fingerprint": found.fingerprint or "none",
         }
     )
 

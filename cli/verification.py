@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
+from millrace.model.limits import FINGERPRINT_SIZE_BYTES_MAX
 from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_RUN
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, whole_copies
@@ -305,6 +306,8 @@ def _judge_producers(result: Verification, found: Container, *, file: str) -> No
             result.find(file, f"producers {number} and {producer.number} have one writer id, {producer.writer_id}")
         if row.run in row.fenced or len(row.fenced) > FENCED_RUNS_COUNT_MAX:
             result.find(file, f"producer {producer.writer_id} has fenced runs that it cannot have: {row.fenced}")
+        if len(row.described.encode()) > FINGERPRINT_SIZE_BYTES_MAX:
+            result.find(file, f"producer {producer.writer_id} has a fingerprint that is too long")
         if row.last_sequence != NO_SEQUENCE and row.run == NO_RUN:
             result.find(file, f"producer {producer.writer_id} has committed {row.last_sequence} in no run")
 

@@ -18,6 +18,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from .errors import InvalidArgumentError
+from .limits import FINGERPRINT_SIZE_BYTES_MAX
 from .names import checked_holder, checked_run, checked_writer_id
 from .sequence_row import NO_SEQUENCE, SEQUENCE_MAX
 
@@ -66,12 +67,22 @@ class ProducerRow:
         run: that took over last; empty if none has since the reset.
         last_sequence: the highest that the holder has committed; -1 if none.
         fenced: the runs that were replaced, the newest at the end.
+        described_sequence: the sequence of the last commit with a fingerprint; -1 if none. It is above the last
+            sequence until the record of that commit follows.
+        described: the fingerprint of the content of that sequence.
     """
 
     holder: str = NO_HOLDER
     run: str = NO_RUN
     last_sequence: int = NO_SEQUENCE
     fenced: tuple[str, ...] = ()
+    described_sequence: int = NO_SEQUENCE
+    described: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the last sequence; empty if its commit had none."""
+        return self.described if self.described_sequence == self.last_sequence != NO_SEQUENCE else ""
 
     def at_begin(self, producer: Producer) -> Verdict:
         """Return what becomes of a transaction that begins; a run that is STORED or NEW takes over, if it has not."""
@@ -91,7 +102,13 @@ class ProducerRow:
     def taken(self, holder: str, run: str) -> "ProducerRow":
         """Return the row after a run took over; nothing changes if it has before."""
         row = self if self.holder in {NO_HOLDER, holder} else self.reset(holder)
-        return row if row.run == run else ProducerRow(holder, run, row.last_sequence, _with_run(row.fenced, row.run))
+        if row.run == run:
+            return row
+        return replace(row, holder=holder, run=run, fenced=_with_run(row.fenced, row.run))
+
+    def with_fingerprint(self, sequence: int, fingerprint: str) -> "ProducerRow":
+        """Return the row after the commit of a sequence was described, right before that commit."""
+        return replace(self, described_sequence=sequence, described=fingerprint)
 
     def committed(self, sequence: int) -> "ProducerRow":
         """Return the row after a commit."""
@@ -115,6 +132,22 @@ def checked_producer(producer: tuple[str, str, str, int]) -> Producer:
     if type(sequence) is not int or not 0 <= sequence <= SEQUENCE_MAX:
         raise InvalidArgumentError(f"the sequence of a producer is 0 to {SEQUENCE_MAX}, not {sequence!r}")
     return Producer(checked_writer_id(writer_id), checked_holder(holder), checked_run(run), sequence)
+
+
+def checked_fingerprint(fingerprint: str) -> str:
+    """Return the fingerprint of the content of a sequence if it is valid.
+
+    Raises:
+        InvalidArgumentError: it is not a text, or longer than 1,024 bytes.
+    """
+    if not isinstance(fingerprint, str):
+        raise InvalidArgumentError(f"a fingerprint is a text, not {fingerprint!r:.120}")
+    size_bytes = len(fingerprint.encode())
+    if size_bytes > FINGERPRINT_SIZE_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"a fingerprint has at most {FINGERPRINT_SIZE_BYTES_MAX} bytes, not {size_bytes}: commit a digest of it"
+        )
+    return fingerprint
 
 
 def _with_run(fenced: tuple[str, ...], run: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ class ProducerInfo(ShortRepr):
         run: that took over last; None if none has since the reset.
         last_sequence: the highest that the holder has committed; None if none.
         fenced_runs: those that were replaced, the newest at the end; of older ones it is not known any more.
+        fingerprint: of the content of the last sequence, as its commit gave it; None if it gave none.
     """
 
     writer_id: str
@@ -26,6 +27,7 @@ class ProducerInfo(ShortRepr):
     run: str | None
     last_sequence: int | None
     fenced_runs: tuple[str, ...]
+    fingerprint: str | None = None
 
 
 async def producer_info(channel: Channel, writer_id: str) -> ProducerInfo:
@@ -37,6 +39,7 @@ async def producer_info(channel: Channel, writer_id: str) -> ProducerInfo:
         run=None if info.run == NO_RUN else info.run,
         last_sequence=None if info.last_sequence == NO_SEQUENCE else info.last_sequence,
         fenced_runs=tuple(run for (run,) in info.fenced),
+        fingerprint=info.fingerprint or None,
     )
 
 

@@ -34,7 +34,7 @@ from millrace.client.transport.retry import may_resend
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import Place, StreamCut
 from millrace.model.errors import InvalidArgumentError, MillraceError, RequestError
-from millrace.model.producer import Producer
+from millrace.model.producer import Producer, checked_fingerprint
 from millrace.model.shown import short
 from millrace.model.transaction import IMPLICIT_BRANCH
 from millrace.model.transaction import TransactionState as StoredState
@@ -92,6 +92,7 @@ class Transaction(BranchWriter):
         self.name = name
         self._lease_s = lease_s
         self._producer = producer
+        self._fingerprint = ""
         self._known = known
         self._fetch_tails = fetch_tails
         self._leases = leases
@@ -282,7 +283,13 @@ class Transaction(BranchWriter):
         await self._channel.request(request)
         self._refuse(TransactionState.PREPARED, TransactionPreparedError("the transaction is prepared"))
 
-    async def commit(self, *, branches: Iterable[BranchToken] | None = None, drop_others: bool = False) -> Committed:
+    async def commit(
+        self,
+        *,
+        branches: Iterable[BranchToken] | None = None,
+        drop_others: bool = False,
+        fingerprint: str | None = None,
+    ) -> Committed:
         """Flush, and let all events be part of their streams at once. Committing again returns the same.
 
         Cancelled, or when it fails because the server cannot be reached, it may be committed or not: commit again, or
@@ -294,6 +301,9 @@ class Transaction(BranchWriter):
                 is committed that was written to this object and to the branches that it made, which must be finished.
             drop_others: delete what others have written to the transaction of this name, or an earlier life of this
                 program. Without it the commit is refused if there is such. With a list it is deleted anyway.
+            fingerprint: of the content of the producer's sequence: a text of at most 1,024 bytes, such as a digest of
+                the input. `client.producer_info` returns that of the last commit, so a program that is refused with
+                ProducerCommittedError can tell whether the same content was committed.
 
         Raises:
             TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
@@ -311,6 +321,10 @@ class Transaction(BranchWriter):
         listed = self._listed(branches)
         if self._committed is not None and listed is None:
             return self._committed
+        if fingerprint is not None:
+            if self._producer is None:
+                raise InvalidArgumentError("a fingerprint is of a sequence: begin the transaction with a producer")
+            self._fingerprint = checked_fingerprint(fingerprint)
         # Else it is prepared, or committed and not known to be: the server knows with which branches.
         if self.state in {TransactionState.PREPARED, TransactionState.COMMITTED}:
             info = await self._channel.request(self._commit_request(listed or [], drop_others=drop_others))
@@ -387,7 +401,12 @@ class Transaction(BranchWriter):
         self, branches: list[m.BranchCount], *, drop_others: bool, cursors: list[m.CursorMove] | None = None
     ) -> m.CommitTransaction:
         return m.CommitTransaction(
-            number=self.number, name="", branches=branches, drops_others=int(drop_others), cursors=cursors or []
+            number=self.number,
+            name="",
+            branches=branches,
+            drops_others=int(drop_others),
+            cursors=cursors or [],
+            fingerprint=self._fingerprint,
         )
 
     async def abort(self) -> None:

@@ -7,7 +7,14 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
-_WAKES_NOBODY: Final = (m.IdsReserved, m.TransactionBegun, m.PartsAdded, m.TransactionPrepared, m.ProducerTaken)
+_WAKES_NOBODY: Final = (
+    m.IdsReserved,
+    m.TransactionBegun,
+    m.PartsAdded,
+    m.TransactionPrepared,
+    m.ProducerTaken,
+    m.SequenceDescribed,
+)
 """Records that change no segment that anybody reads."""
 
 

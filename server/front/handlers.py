@@ -417,7 +417,10 @@ class Handlers:
         if message.cursors or not message.number or not self._transactions.can_commit_now(message.number):
             return None
         admitted = self._transactions.commit_now(
-            message.number, message.branches, drops_others=bool(message.drops_others)
+            message.number,
+            message.branches,
+            drops_others=bool(message.drops_others),
+            fingerprint=message.fingerprint,
         )
         return None if admitted is None else self._told(admitted, admitted.reply)
 
@@ -445,6 +448,7 @@ class Handlers:
             drops_others=bool(message.drops_others),
             name=message.name,
             cursors=message.cursors,
+            fingerprint=message.fingerprint,
         )
         return await self._told_as_it_is(admitted)
 

@@ -72,10 +72,21 @@ class ProducerControl:
             return None  # damage has taken what was known of it
         return _refusal(known.admitted.at_commit(producer), known.admitted, producer)
 
-    def committed(self, producer: Producer) -> m.CommittedProducer:
-        """Return what the record of a commit says of a producer; it is loaded."""
+    def committed(self, producer: Producer, fingerprint: str = "") -> m.CommittedProducer:
+        """Return a producer's part of the record of a commit, which is logged in the same step; it is loaded.
+
+        A fingerprint is a record of its own right before that of the commit: it counts once the commit is durable.
+        """
         known = self._find(producer.writer_id)
-        return m.CommittedProducer(self._state.take_id() if known is None else known.number, *producer)
+        number = self._state.take_id() if known is None else known.number
+        if fingerprint:
+            record = m.SequenceDescribed(
+                number=number, producer_id=producer.writer_id, sequence=producer.sequence, fingerprint=fingerprint
+            )
+            self._container.log_decision(record, number)
+            known = self._known(number, producer.writer_id)
+            known.admitted = known.admitted.with_fingerprint(producer.sequence, fingerprint)
+        return m.CommittedProducer(number, *producer)
 
     def admit(self, committed: m.CommittedProducer) -> None:
         """Move the admitted view to after a commit that was queued."""
@@ -100,6 +111,7 @@ class ProducerControl:
             run=row.run,
             last_sequence=row.last_sequence,
             fenced=[m.FencedRun(run) for run in row.fenced],
+            fingerprint=row.fingerprint,
         )
 
     async def reset(self, writer_id: str, *, expected_holder: str, holder: str) -> bool:

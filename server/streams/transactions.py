@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from millrace.model.names import checked_transaction_name
-from millrace.model.producer import Producer
+from millrace.model.producer import Producer, checked_fingerprint
 from millrace.model.transaction import IMPLICIT_BRANCH, TransactionPart, TransactionState, digest_of_branches
 from millrace.server.container.admission import check_open
 from millrace.server.container.container import SegmentContainer
@@ -316,6 +316,7 @@ class TransactionController:
         drops_others: bool,
         name: str = "",
         cursors: Sequence[m.CursorMove] = (),
+        fingerprint: str = "",
     ) -> Admitted:
         """Let the events of branches be part of their streams, when that can be decided; cancelling is safe.
 
@@ -323,6 +324,7 @@ class TransactionController:
             number: 0: the transaction is the prepared one with the name.
             branches: of a prepared one those with which it was prepared, or none.
             cursors: move with the commit; none of one that is prepared.
+            fingerprint: of the content of its producer's sequence; ignored without a producer.
 
         Raises:
             BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
@@ -346,7 +348,12 @@ class TransactionController:
                     await check_places(self._container, self._streams, cursors)
                 return await self._when_possible(
                     lambda: self._commit_now(
-                        transaction, branches, drops_others=drops_others, is_by_name=not number, cursors=cursors
+                        transaction,
+                        branches,
+                        drops_others=drops_others,
+                        is_by_name=not number,
+                        cursors=cursors,
+                        fingerprint=fingerprint,
                     )
                 )
 
@@ -356,12 +363,20 @@ class TransactionController:
         branches: Sequence[m.BranchCount],
         *,
         drops_others: bool,
+        fingerprint: str = "",
     ) -> Admitted | None:
         """Commit a transaction by its number, without cursors; None: something has to become durable before.
 
         Its streams are in memory, with their open segments. Arguments and errors are those of `commit`.
         """
-        return self._commit_now(self._found(number), branches, drops_others=drops_others, is_by_name=False, cursors=())
+        return self._commit_now(
+            self._found(number),
+            branches,
+            drops_others=drops_others,
+            is_by_name=False,
+            cursors=(),
+            fingerprint=fingerprint,
+        )
 
     def _commit_now(
         self,
@@ -371,7 +386,9 @@ class TransactionController:
         drops_others: bool,
         is_by_name: bool,
         cursors: Sequence[m.CursorMove],
+        fingerprint: str,
     ) -> Admitted | None:
+        checked_fingerprint(fingerprint)
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
         if not transaction.admitted_state.is_final and (
@@ -397,7 +414,7 @@ class TransactionController:
             named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
         commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
         commit.cursors = plan_moves(self._container, self._streams, cursors)
-        commit.producers = [] if producer is None else [self.producers.committed(producer)]
+        commit.producers = [] if producer is None else [self.producers.committed(producer, fingerprint)]
         record = commit.record(transaction, digest=digest, committed_us=self._container.clock.unix_us())
         decision = self._container.log_decision(record, transaction.number, is_followed=True, required=commit.required)
         admit_commit(self._state, transaction, commit, digest=digest)

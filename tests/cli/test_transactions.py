@@ -95,8 +95,8 @@ def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
     with millrace.blocking.connect(running.address) as client:
         client.create_stream("transactions/all")
         for run in ("r1", "r2"):
-            with client.transaction("transactions/all", producer=("query-x", "first", run, 7 + int(run[1]))):
-                pass
+            with client.transaction("transactions/all", producer=("query-x", "first", run, 7 + int(run[1]))) as batch:
+                batch.commit(fingerprint="3f9c")
         with pytest.raises(millrace.ProducerHeldError, match="millrace txn reset query-x --holder second"):
             client.begin_transaction("transactions/all", producer=("query-x", "second", "s1", 0))
 
@@ -106,9 +106,10 @@ def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
         client.begin_transaction("transactions/all", producer=("query-x", "second", "s1", 0)).abort()
         freed = ask("txn", "reset", "query-x")
 
-    assert [line.split()[0] for line in shown.lines] == ["producer", "holder", "run", "last", "fenced"]
+    assert [line.split()[0] for line in shown.lines] == ["producer", "holder", "run", "last", "fenced", "fingerprint"]
     assert found == {
         "writer_id": "query-x", "holder": "first", "run": "r2", "last_sequence": 9, "fenced_runs": ["r1"],
+        "fingerprint": "3f9c",
     }  # fmt: skip
     assert (done.code, again.code, freed.code) == (0, 0, 0)
     assert "belongs to second; its sequences start over" in done.err
@@ -117,6 +118,7 @@ def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
     left = ask("txn", "producer", "query-x", "--json").json
     assert left == {
         "writer_id": "query-x", "holder": None, "run": None, "last_sequence": None, "fenced_runs": ["r1", "r2", "s1"],
+        "fingerprint": None,
     }  # fmt: skip
     assert "the next one that begins" in ask("txn", "producer", "query-x").out
 

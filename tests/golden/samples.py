@@ -190,6 +190,7 @@ _MESSAGES: Final[list[m.Message]] = [
         cursors=[
             m.CursorMove("shop/orders", "billing", [m.SavedPosition(32, 7, 2)], [m.SavedPosition(33, 1 << 40, 3)])
         ],
+        fingerprint="3f9c ü",
     ),
     m.PrepareTransaction(number=51, branches=[m.BranchCount(9, 1 << 33), m.BranchCount(0, 3)], drops_others=1),
     m.AbortTransaction(51, "übertrag-7"),
@@ -204,6 +205,7 @@ _MESSAGES: Final[list[m.Message]] = [
         run="run-3",
         last_sequence=1 << 45,
         fenced=[m.FencedRun("run-1"), m.FencedRun("run-2")],
+        fingerprint="3f9c ü",
     ),
     m.ResetProducer(producer_id="abrechnung-ü", expected_holder="query-1", holder="query-2"),
     m.SegmentCreated(11, 1_700_000_000_000_003, "raw/a"),
@@ -289,6 +291,7 @@ _MESSAGES: Final[list[m.Message]] = [
     ),
     m.ProducerTaken(number=57, producer_id="abrechnung-ü", holder="query-1", run="run-3"),
     m.ProducerReset(number=57, producer_id="abrechnung-ü", holder=""),
+    m.SequenceDescribed(number=57, producer_id="abrechnung-ü", sequence=1 << 46, fingerprint="3f9c ü"),
 ]
 SAMPLES: Final = {message.type.name.lower(): message for message in _MESSAGES}
 """By the name of the file. Request id and flags are those of the file."""

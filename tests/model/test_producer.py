@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.model.errors import InvalidArgumentError, InvalidNameError
-from millrace.model.producer import FENCED_RUNS_COUNT_MAX, Producer, ProducerRow, Verdict, checked_producer
+from millrace.model.producer import (
+    FENCED_RUNS_COUNT_MAX,
+    Producer,
+    ProducerRow,
+    Verdict,
+    checked_fingerprint,
+    checked_producer,
+)
 
 P = Producer("w", "h", "r1", 7)
 TAKEN = ProducerRow().taken("h", "r1")
@@ -95,3 +102,24 @@ def test_what_is_no_sequence_is_refused(sequence: Any) -> None:
 def test_what_is_no_text_for_a_part_is_refused(part: str, message: str, text: Any) -> None:
     with pytest.raises(InvalidNameError, match=message):
         checked_producer(P._replace(**{part: text}))
+
+
+def test_a_fingerprint_is_of_the_last_sequence_only() -> None:
+    """Behaviour 99: it counts once the commit follows, and not for a later commit without one."""
+    described = TAKEN.with_fingerprint(7, "a")
+    assert (TAKEN.fingerprint, described.fingerprint) == ("", "")
+    assert described.committed(7).fingerprint == "a"
+    assert described.committed(7).taken("h", "r2").fingerprint == "a"
+    assert described.committed(7).committed(8).fingerprint == ""
+    assert described.committed(7).reset("x").taken("x", "n").fingerprint == ""
+
+
+@pytest.mark.parametrize("fingerprint", ["", "é" * 512])
+def test_a_fingerprint_is_a_short_text(fingerprint: str) -> None:
+    assert checked_fingerprint(fingerprint) == fingerprint
+
+
+@pytest.mark.parametrize(("fingerprint", "problem"), [(b"a", "is a text"), ("é" * 513, "at most 1024 bytes, not 1026")])
+def test_another_fingerprint_is_refused(fingerprint: str, problem: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        checked_fingerprint(fingerprint)

@@ -371,3 +371,13 @@ class ProducerReset(Record):
     number: ProducerNumber
     producer_id: Text
     holder: Text  # empty: the next run of any holder takes over
+
+
+@message(172, kw_only=True)
+class SequenceDescribed(Record):
+    """The fingerprint of the content of a sequence; the record of the commit of that sequence follows."""
+
+    number: ProducerNumber
+    producer_id: Text
+    sequence: I64
+    fingerprint: Text

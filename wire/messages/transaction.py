@@ -176,6 +176,7 @@ class CommitTransaction(Request[TransactionReply]):
     branches: List32[BranchCount]  # parts with keys in common are merged in this order
     drops_others: U8  # 1: what other branches have is deleted; 0: there must be no others
     cursors: List16[CursorMove]  # refused with CURSOR_MOVED if one is not where it must be; none if it is prepared
+    fingerprint: Text = ""  # of the content of the producer's sequence; empty for none
 
 
 @message(89, kw_only=True)
@@ -257,6 +258,7 @@ class ProducerInfo(FromServer):
     run: Text  # that took over last; empty: none since the reset
     last_sequence: I64  # the highest that the holder has committed; -1: none
     fenced: List16[FencedRun]  # runs that were replaced, the newest at the end
+    fingerprint: Text  # of the content of the last sequence, as its commit gave it; empty: none
 
 
 @message(96)

@@ -1,6 +1,7 @@
 """How producers are stored in a checkpoint."""
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from millrace.model.producer import ProducerRow
@@ -18,12 +19,29 @@ def _row(producer: KnownProducer) -> Row:
         producer.writer_id,
         row.holder,
         row.run,
-        json_text(row.fenced),
+        json_text(_past_of(row)),
     )
 
 
+def _past_of(row: ProducerRow) -> object:
+    """Return the runs that were replaced, and the fingerprint if there is one."""
+    if not row.described:
+        return row.fenced
+    return {"runs": row.fenced, "sequence": row.described_sequence, "fingerprint": row.described}
+
+
 def _load(*, number: int, last_sequence: int, writer_id: str, holder: str, run: str, fenced: str) -> KnownProducer:
-    row = ProducerRow(holder=holder, run=run, last_sequence=last_sequence, fenced=tuple(json.loads(fenced)))
+    past = json.loads(fenced)
+    row = ProducerRow(holder=holder, run=run, last_sequence=last_sequence)
+    if isinstance(past, list):
+        row = replace(row, fenced=tuple(past))
+    else:
+        row = replace(
+            row,
+            fenced=tuple(past["runs"]),
+            described_sequence=past["sequence"],
+            described=past["fingerprint"],
+        )
     return KnownProducer(number=number, writer_id=writer_id, row=row)
 
 
@@ -33,7 +51,9 @@ PRODUCERS: Final[Kind[KnownProducer]] = Kind(
         number=18,
         key=["number"],
         integers=["number", "last_sequence"],
-        texts=["writer_id", "holder", "run", "fenced"],  # the runs that were replaced, as JSON
+        # `fenced`: the runs that were replaced, as a list in JSON. With a fingerprint it is an object that has the list
+        # too: a column of its own would make checkpoints without it unreadable.
+        texts=["writer_id", "holder", "run", "fenced"],
         indexes=[["writer_id"]],
     ),
     name="writer_id",

@@ -24,9 +24,13 @@ def _reset(batch: CurrentBatch, record: m.ProducerReset) -> None:
     _change(batch.state, record, lambda row: row.reset(record.holder))
 
 
+def _described(batch: CurrentBatch, record: m.SequenceDescribed) -> None:
+    _change(batch.state, record, lambda row: row.with_fingerprint(record.sequence, record.fingerprint))
+
+
 def _change(
     state: ContainerState,
-    record: m.ProducerTaken | m.ProducerReset | m.CommittedProducer,
+    record: m.ProducerTaken | m.ProducerReset | m.SequenceDescribed | m.CommittedProducer,
     change: Callable[[ProducerRow], ProducerRow],
 ) -> None:
     """Change the durable row of the producer of a record, which is new if there is none."""
@@ -44,4 +48,5 @@ def _change(
 APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.ProducerTaken: _taken,
     m.ProducerReset: _reset,
+    m.SequenceDescribed: _described,
 }

@@ -36,4 +36,4 @@ class KnownProducer:
     @property
     def memory_bytes(self) -> int:
         """About how much memory this takes."""
-        return PRODUCER_SIZE_BYTES + RUN_SIZE_BYTES * len(self.row.fenced)
+        return PRODUCER_SIZE_BYTES + RUN_SIZE_BYTES * len(self.row.fenced) + len(self.row.described)

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,28 @@ async def test_a_sequence_is_committed_once(client: Client, name: str) -> None:
     assert await client.producer_info(name) == ProducerInfo(
         writer_id=name, holder="query", run="r2", last_sequence=2, fenced_runs=("r1",)
     )
+
+
+async def test_the_last_commit_has_a_fingerprint(name: str, tmp_path: Path) -> None:
+    """Behaviour 99: a program whose sequence is committed already finds out whether its content is."""
+    with millrace.testing.server(tmp_path) as server:
+        async with millrace.connect(server.address) as client:
+            await client.create_stream(name)
+            producer = Producer(name, "h", "r1", 0)
+            for fingerprint in ("day 1", None, "day 3"):
+                async with client.transaction(name, producer=producer) as transaction:
+                    await transaction.commit(fingerprint=fingerprint)
+                assert (await client.producer_info(name)).fingerprint == fingerprint
+                producer = producer._replace(sequence=producer.sequence + 1)
+    with millrace.testing.server(tmp_path) as server:
+        async with millrace.connect(server.address) as client:
+            assert (await client.producer_info(name)).fingerprint == "day 3"
+            async with client.transaction(name, producer=producer._replace(run="r2")) as transaction:
+                with pytest.raises(millrace.InvalidArgumentError, match="at most 1024 bytes, not 1025"):
+                    await transaction.commit(fingerprint="x" * 1025)
+            async with client.transaction(name) as transaction:
+                with pytest.raises(millrace.InvalidArgumentError, match="begin the transaction with a producer"):
+                    await transaction.commit(fingerprint="x")
 
 
 async def test_what_is_committed_is_one_error_for_names_and_producers(client: Client, name: str) -> None:

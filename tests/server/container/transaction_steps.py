@@ -115,6 +115,15 @@ class TransactionSteps(ABC):
             record.cursors.append(m.MovedCursor(read.stream_id, f"zeiger-{amount % 2}", positions))
         if transaction.producer is not None:
             number = self._producer_number(transaction.producer.writer_id)
+            if number % 2:
+                sequence = transaction.producer.sequence
+                described = m.SequenceDescribed(
+                    number=number,
+                    producer_id=transaction.producer.writer_id,
+                    sequence=sequence,
+                    fingerprint=f"streu-{sequence}",
+                )
+                self.apply(described)
             record.producers.append(m.CommittedProducer(number, *transaction.producer))
         taken = {part.source_id for part in record.parts}
         record.dropped.extend(sorted(transaction.parts.keys() - taken))

@@ -65,3 +65,15 @@ def test_a_producer_that_is_idle_is_not_held_in_memory() -> None:
         (7, -1, "w", "h", "r1", "[]")
     ]
     assert state.producers.peek(7) is None
+
+
+def test_a_fingerprint_counts_from_the_commit_that_follows_it() -> None:
+    """Also where damage took everything before; rows without one are stored as they always were."""
+    state = new_state(idle_bytes_max=0)
+    apply(state, m.SequenceDescribed(number=7, producer_id="w", sequence=5, fingerprint="3f9c"))
+    assert state.producers.find("w").row.fingerprint == ""  # type: ignore[union-attr]
+    apply(state, commit(producers=[COMMITTED]))
+    rows = store(state)
+    assert [row for table, added in rows.added.items() if table.name == "producers" for row in added] == [
+        (7, 5, "w", "h", "r1", '{"runs":[],"sequence":5,"fingerprint":"3f9c"}')
+    ]
