@@ -192,7 +192,7 @@ def info(server: Server, stream: StreamArgument, as_json: JsonOption = False) ->
                 f"{segment.low:.4f}",
                 f"{segment.high:.4f}",
                 segment.epoch,
-                segment.start_offset,
+                f"{segment.start_offset}.{segment.start_index}" if segment.start_index else segment.start_offset,
                 segment.length,
                 segment.event_count,
                 f"replaced in epoch {segment.sealed_epoch}"
@@ -295,5 +295,6 @@ def _json(info: StreamInfo) -> dict[str, Any]:
 
 
 _SEGMENT_NAMES: Final = (
-    "segment_id", "low", "high", "epoch", "sealed_epoch", "start_offset", "length", "event_count", "sealed",
+    "segment_id", "low", "high", "epoch", "sealed_epoch", "start_offset", "start_index", "length", "event_count",
+    "sealed",
 )  # fmt: skip

@@ -128,7 +128,11 @@ class StreamNotSealedError(_Answer, codes=[ErrorCode.STREAM_NOT_SEALED]):
 
 
 class SegmentTruncatedError(_Answer, codes=[ErrorCode.SEGMENT_TRUNCATED]):
-    """The bytes at this place were deleted. The first offset that is left is `start_offset`."""
+    """The bytes or events at this place were deleted.
+
+    What is left starts at `start_offset`. If a stream was truncated inside a block, `start_index` is the first event of
+    that block that is left.
+    """
 
 
 class CutTruncatedError(SegmentTruncatedError, codes=[ErrorCode.CUT_TRUNCATED]):
@@ -510,6 +514,7 @@ def error_of_reply(reply: m.ErrorReply) -> RequestError:
         retriable=bool(reply.retriable),
         subject=reply.subject,
         start_offset=None if reply.start_offset < 0 else reply.start_offset,
+        start_index=reply.start_index,
         length=None if reply.length < 0 else reply.length,
         retry_after_s=reply.retry_after_ms / 1000,
     )

@@ -30,6 +30,7 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
                 epoch=segment.epoch,
                 sealed_epoch=segment.sealed_epoch,
                 start_offset=segment.start_offset,
+                start_index=segment.start_index,
                 length=segment.length,
                 event_count=segment.event_count,
                 sealed=bool(segment.sealed),

@@ -25,6 +25,7 @@ class ErrorFacts:
         retriable: what the server said; None where it said nothing, so that it is as the class says.
         subject: name or id of what the request was about.
         start_offset: first valid offset, or None where it does not apply.
+        start_index: first valid event of the block at `start_offset`.
         length: length of the segment, or None where it does not apply.
         retry_after_s: 0 where the server has no opinion.
     """
@@ -34,6 +35,7 @@ class ErrorFacts:
     retriable: bool | None = None
     subject: str = ""
     start_offset: int | None = None
+    start_index: int = 0
     length: int | None = None
     retry_after_s: float = 0.0
 
@@ -73,6 +75,7 @@ class RequestError(MillraceError):
             self.retriable = self.facts.retriable
         self.subject = self.facts.subject
         self.start_offset = self.facts.start_offset
+        self.start_index = self.facts.start_index
         self.length = self.facts.length
         self.retry_after_s = self.facts.retry_after_s
 
@@ -80,6 +83,8 @@ class RequestError(MillraceError):
         parts = [f"{self.subject}: {self.facts.message}" if self.subject else self.facts.message]
         if self.start_offset is not None:
             parts.append(f"start_offset={self.start_offset}")
+        if self.start_index:
+            parts.append(f"start_index={self.start_index}")
         if self.length is not None:
             parts.append(f"length={self.length}")
         if self.retry_after_s:

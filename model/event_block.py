@@ -139,12 +139,16 @@ class EventBlock(NamedTuple):
         # Without the frame of `Event.__new__`: half of the time of a hand-out one by one.
         return list(map(tuple.__new__, repeat(Event), fields))
 
-    def first_at_or_after(self, timestamp_us: int) -> int | None:
-        """Return the index of the first event with that timestamp or a newer one, None if there is none."""
+    def first_at_or_after(self, timestamp_us: int, *, start: int = 0) -> int | None:
+        """Return the index of the first event with that timestamp or a newer one, None if there is none.
+
+        Args:
+            start: the index to search from.
+        """
         if self.timestamps is None or self.fields.timestamp_us_max < timestamp_us:
             return None
-        found = np.flatnonzero(self.timestamps >= timestamp_us)
-        return int(found[0]) if len(found) else None
+        found = np.flatnonzero(self.timestamps[start:] >= timestamp_us)
+        return start + int(found[0]) if len(found) else None
 
     def last_before(self, timestamp_us: int) -> int | None:
         """Return the index of the last event with an older timestamp than that, None if there is none."""

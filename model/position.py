@@ -26,5 +26,7 @@ class Mark(NamedTuple):
         return Position(self.offset, self.event_index)
 
 
+EVENT_INDEX_MAX: Final = (1 << 32) - 1
+"""The largest index of an event in a block, as the protocol has it."""
 START: Final = Position(0, 0)
 START_MARK: Final = Mark(0, 0, 0)

@@ -28,13 +28,20 @@ class StreamSegment(StreamPart):
     """A segment of a stream as it was when the server answered.
 
     Attributes:
+        start_offset, start_index: its first event: the offset of a block, and the index of the event in it.
         event_count: events appended since it was created, those truncated included.
     """
 
     start_offset: int = 0
+    start_index: int = 0
     length: int = 0
     event_count: int = 0
     sealed: bool = False
+
+    @property
+    def start(self) -> Position:
+        """The position of its first event that is left, or its end."""
+        return Position(self.start_offset, self.start_index)
 
     @property
     def end(self) -> Mark:
@@ -103,9 +110,7 @@ class StreamInfo(ShortRepr):
 
     def head(self) -> StreamCut:
         """Return where the stream started then."""
-        return StreamCut.of(
-            self.name, {segment.segment_id: (segment.start_offset, 0) for segment in self.lineage().head()}
-        )
+        return StreamCut.of(self.name, {segment.segment_id: segment.start for segment in self.lineage().head()})
 
     def tail(self) -> StreamCut:
         """Return where the stream ended then."""

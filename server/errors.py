@@ -61,6 +61,7 @@ class ServerError(Exception):
     Attributes:
         subject: what the error is about (a segment, a stream, a path), empty where there is none.
         start_offset, length: the valid range of a segment, -1 where it does not apply.
+        start_index: the first valid event of the block at `start_offset`.
         retry_after_ms: when to try again, 0 where it does not apply.
         tells_state: whether it tells what the container holds; such an answer waits until that is durable.
     """
@@ -78,6 +79,7 @@ class ServerError(Exception):
         *,
         subject: str = "",
         start_offset: int = -1,
+        start_index: int = 0,
         length: int = -1,
         retry_after_ms: int = 0,
     ) -> None:
@@ -85,6 +87,7 @@ class ServerError(Exception):
         self.message = message
         self.subject = subject
         self.start_offset = start_offset
+        self.start_index = start_index
         self.length = length
         self.retry_after_ms = retry_after_ms
 

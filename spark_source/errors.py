@@ -62,6 +62,7 @@ class MissingRange:
     Attributes:
         start_index: events of the block at `start_offset` that were read before.
         end_offset: None: up to the end of the segment, which was deleted, so that its end is not known any more.
+        end_index: events of the block at `end_offset` that are missing.
         events: how many are missing, None where nothing counts them.
     """
 
@@ -70,9 +71,11 @@ class MissingRange:
     start_index: int
     end_offset: int | None
     events: int | None = None
+    end_index: int = 0
 
     def __str__(self) -> str:
-        end = "its end, wherever that was" if self.end_offset is None else self.end_offset
+        end = "its end, wherever that was" if self.end_offset is None else f"{self.end_offset}"
+        end += f".{self.end_index}" if self.end_index else ""
         counted = "" if self.events is None else f" ({self.events} events)"
         return f"segment {self.segment_id} from {self.start_offset}.{self.start_index} to {end}{counted}"
 

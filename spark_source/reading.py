@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from millrace.client.client import Client
 from millrace.client.errors import SegmentTruncatedError
 from millrace.client.read.ranges import KeptBlocks, SegmentRange
+from millrace.model.position import Position
 
 from .errors import DataLossError, MissingRange
 from .link import borrowed
@@ -86,17 +87,18 @@ async def _read(
             return
         except SegmentTruncatedError as error:
             # Without an offset at which the segment begins now, the whole segment is deleted.
-            head = part.end_offset if error.start_offset is None else error.start_offset
-            end_offset = min(head, part.end_offset)
+            head = part.end if error.start_offset is None else Position(error.start_offset, error.start_index)
+            end = min(head, part.end)
             gap = MissingRange(
                 segment_id=part.segment_id,
                 start_offset=part.start_offset,
                 start_index=part.start_index,
-                end_offset=end_offset,
+                end_offset=end.offset,
+                end_index=end.event_index,
             )
             if options.fail_on_data_loss:
                 raise DataLossError(stream, [gap]) from error
             logger.warning("events lost stream=%s at_most=%s", stream, gap)
-            if head >= part.end_offset:
+            if head >= part.end:
                 return
-            part = replace(part, start_offset=head, start_index=0)
+            part = replace(part, start_offset=head.offset, start_index=head.event_index)

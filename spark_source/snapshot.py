@@ -167,6 +167,7 @@ class StreamSnapshot:
                     start_offset=start.offset,
                     start_index=start.event_index,
                     end_offset=None if segment_id in truncated else head[segment_id].offset,
+                    end_index=0 if segment_id in truncated else head[segment_id].event_index,
                 )
             )
         return found

@@ -192,7 +192,7 @@ class StreamControl(Handle):
         return bool((await self._writes.request(m.DeleteStream(checked_stream_name(name)))).changed)
 
     async def truncate_stream(self, name: str, cut: Place) -> StreamInfo:
-        """Drop the events before a cut; of a block that the cut goes through, all events stay.
+        """Drop the events before a cut: no reader gets them afterwards. Their bytes are deleted later.
 
         Args:
             cut: a place, as a cut or in words: see `Place`.
@@ -204,7 +204,7 @@ class StreamControl(Handle):
         """
 
         async def truncate(cuts: list[StreamCut]) -> StreamInfo:
-            positions = [m.CutPosition(segment_id, place.offset) for segment_id, place in cuts[0].positions]
+            positions = [m.SavedPosition(segment_id, *place) for segment_id, place in cuts[0].positions]
             return stream_info(await self._writes.request(m.TruncateStream(checked_stream_name(name), positions)))
 
         place = chosen(cut)

@@ -69,7 +69,14 @@ class BlockStream(Subscription[PlacedBlock]):
         window_bytes: int,
         on_change: "Callable[[BlockStream], None]" = lambda _: None,
     ) -> None:
-        super().__init__(channel, segment_id, offset=start[0], window_bytes=window_bytes, on_change=on_change)
+        super().__init__(
+            channel,
+            segment_id,
+            offset=start[0],
+            event_index=start[1],
+            window_bytes=window_bytes,
+            on_change=on_change,
+        )
         self._start = start
         self._end = end
         # The offset of the block that comes next: after those in the queue, each with its offset.

@@ -19,10 +19,10 @@ from millrace.model.errors import CutInvalidError, ErrorFacts, InvalidArgumentEr
 from millrace.model.event import Event, EventPosition
 from millrace.model.event_block import unpack_block
 from millrace.model.lineage import Lineage, StreamPart
-from millrace.model.position import START_MARK, Mark, Position
+from millrace.model.position import EVENT_INDEX_MAX, START_MARK, Mark, Position
 from millrace.model.shares import shares_of
 from millrace.model.shown import short
-from millrace.model.stream import StreamInfo
+from millrace.model.stream import StreamInfo, StreamSegment
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 
@@ -150,7 +150,13 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
     while len(data) < wanted:
         size_max = max(FETCH_SIZE_BYTES, wanted - len(data))
         piece = await channel.read(
-            m.Read(segment_id=segment_id, offset=offset + len(data), size_max=size_max, wait_ms=0)
+            m.Read(
+                segment_id=segment_id,
+                offset=offset + len(data),
+                size_max=size_max,
+                wait_ms=0,
+                event_index=0 if data else min(max(event_index, 0), EVENT_INDEX_MAX),
+            )
         )
         if not len(piece.data):
             raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
@@ -223,14 +229,12 @@ def _earliest_readable(cut: StreamCut, stream: StreamInfo, lineage: Lineage[Stre
     for segment_id, place in cut.positions:
         segment = listed.by_id.get(segment_id)
         if segment is not None:
-            places[segment_id] = max(place, Position(segment.start_offset, 0))
+            places[segment_id] = max(place, segment.start)
             continue
         # It was truncated away, so the head is after it: for its keys the head is the place. What shares keys with it
         # in the head shares none with what is left of the cut, which would then be on both sides of the cut.
         truncated = lineage.by_id[segment_id]
-        places |= {
-            each.segment_id: Position(each.start_offset, 0) for each in listed.head() if each.overlaps(truncated)
-        }
+        places |= {each.segment_id: each.start for each in listed.head() if each.overlaps(truncated)}
     return StreamCut.of(cut.stream, places)
 
 
@@ -239,20 +243,25 @@ def _loss(cut: StreamCut, stream: StreamInfo, first: StreamCut) -> ErrorFacts:
     listed = stream.lineage().by_id
     truncated = [segment_id for segment_id, _ in cut.positions if segment_id not in listed]
     shortened = [
-        (listed[segment_id], place.offset)
+        (listed[segment_id], place)
         for segment_id, place in cut.positions
-        if segment_id in listed and place.offset < listed[segment_id].start_offset
+        if segment_id in listed and place < listed[segment_id].start
     ]
     lost = [f"segments {truncated} of the cut are truncated with all that they held"] if truncated else []
-    lost += [
-        f"segment {segment.segment_id} is truncated: the cut is at {offset}, {segment.start_offset - offset} bytes are"
-        " lost"
-        for segment, offset in shortened
-    ]
+    lost += [_shortened(segment, place) for segment, place in shortened]
     only = shortened[0][0] if len(shortened) == 1 and not truncated else None
     return ErrorFacts(
         message=f"{'; '.join(lost)}; start at HEAD, or at {first}, to continue with what is left",
         subject=stream.name,
         start_offset=None if only is None else only.start_offset,
+        start_index=0 if only is None else only.start_index,
         length=None if only is None else only.length,
     )
+
+
+def _shortened(segment: StreamSegment, place: Position) -> str:
+    """Describe what a segment has lost after a place."""
+    lost_bytes = segment.start_offset - place.offset
+    lost = f"{lost_bytes} bytes" if lost_bytes else f"{segment.start_index - place.event_index} events"
+    at = f"{place.offset}.{place.event_index}" if place.event_index or not lost_bytes else f"{place.offset}"
+    return f"segment {segment.segment_id} is truncated: the cut is at {at}, {lost} are lost"

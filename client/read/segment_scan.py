@@ -14,7 +14,7 @@ from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_scan import BlockWalk, PlacedHeader
 from millrace.model.errors import BlockCorruptError, CutInvalidError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
-from millrace.model.position import START, START_MARK, Mark, Position
+from millrace.model.position import EVENT_INDEX_MAX, START, START_MARK, Mark, Position
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 
@@ -171,7 +171,14 @@ class SegmentScan:
         while walk.offset < end:
             offset = walk.offset
             piece = await self._channel.read(
-                m.Read(segment_id=self.segment_id, offset=offset, size_max=walk.read_size_bytes, wait_ms=0)
+                m.Read(
+                    segment_id=self.segment_id,
+                    offset=offset,
+                    size_max=walk.read_size_bytes,
+                    wait_ms=0,
+                    # Only headers are used: the events of a block may be truncated in part.
+                    event_index=EVENT_INDEX_MAX,
+                )
             )
             if piece.offset != offset or len(piece.data) < BLOCK_HEADER_SIZE_BYTES:
                 raise OffsetBeyondEndError(f"segment {self.segment_id} holds no block at {offset}")

@@ -78,6 +78,7 @@ class Subscription(ABC, Generic[Item]):
 
     Args:
         offset: where to start.
+        event_index: the first event wanted of the block at `offset`.
         window_bytes: the most that may wait here, unless a single item is larger.
         on_change: called in the event loop, with this, when an item came, all has come or the subscription failed.
 
@@ -91,6 +92,7 @@ class Subscription(ABC, Generic[Item]):
         segment_id: int,
         *,
         offset: int,
+        event_index: int = 0,
         window_bytes: int,
         on_change: Callable[[Any], None] = lambda _: None,
     ) -> None:
@@ -100,6 +102,8 @@ class Subscription(ABC, Generic[Item]):
         self.failure: MillraceError | None = None
         # The offset after the last byte that came.
         self._offset = offset
+        # The first event wanted of the block there.
+        self._event_index = event_index
         self.window_bytes = window_bytes
         self._window = ReceiveWindow(start=offset, size_bytes=window_bytes)
         # What waits to be taken; a subclass says what that is.
@@ -179,6 +183,7 @@ class Subscription(ABC, Generic[Item]):
         if self._retry is not None:
             self._settle()
         self._offset += len(piece.data)
+        self._event_index = 0
         is_end_of_segment = bool(piece.flags & m.DataFlag.END_OF_SEGMENT)
         if is_end_of_segment:
             connection.end_subscription(self._subscription_id)
@@ -273,6 +278,7 @@ class Subscription(ABC, Generic[Item]):
                 segment_id=self.segment_id,
                 offset=self._offset,
                 credit_bytes=self._window.subscribe(self._offset),
+                event_index=self._event_index,
             )
         except MillraceError as error:
             self._fail(self._given_up(error, retry) if error.retriable else error)

@@ -48,7 +48,7 @@ async def end_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -
     def move(places: _Places) -> None:
         lineage.retreat(
             places,
-            lambda each: places[each] == (lineage.by_id[each].start_offset, 0),
+            lambda each: places[each] == lineage.by_id[each].start,
             end_of=lambda segment: segment.end.position,
         )
 
@@ -88,7 +88,7 @@ async def _first_from(channel: Channel, segment: StreamSegment, timestamp_us: in
     blocks = _blocks(channel, segment, reply.entries[0].offset, end.offset)
     try:
         while (placed := await blocks.next()) is not None:
-            event_index = placed.block.first_at_or_after(timestamp_us)
+            event_index = placed.block.first_at_or_after(timestamp_us, start=placed.start)
             if event_index is not None:
                 return Position(placed.offset, event_index)
         return end
@@ -107,13 +107,13 @@ async def _after_last_before(channel: Channel, segment: StreamSegment, timestamp
             m.SeekBefore(segment_id=segment.segment_id, timestamp_us=timestamp_us, end=end)
         )
         if interval.start >= interval.end:
-            return Position(segment.start_offset, 0)
+            return segment.start
         place = None
         blocks = _blocks(channel, segment, interval.start, min(interval.end, end))
         try:
             while (placed := await blocks.next()) is not None:
                 event_index = placed.block.last_before(timestamp_us)
-                if event_index is not None:
+                if event_index is not None and event_index >= placed.start:
                     place = placed._replace(end=event_index + 1).next_place
         finally:
             blocks.close()
@@ -123,4 +123,5 @@ async def _after_last_before(channel: Channel, segment: StreamSegment, timestamp
 
 
 def _blocks(channel: Channel, segment: StreamSegment, start: int, end: int) -> BlockStream:
-    return BlockStream(channel, segment.segment_id, start=(start, 0), end=(end, 0), window_bytes=SEEK_WINDOW_BYTES)
+    first = max(Position(start, 0), segment.start)  # a block may be truncated in part
+    return BlockStream(channel, segment.segment_id, start=first, end=(end, 0), window_bytes=SEEK_WINDOW_BYTES)

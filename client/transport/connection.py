@@ -252,14 +252,19 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- subscriptions ---
 
-    def subscribe(self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int) -> int:
+    def subscribe(
+        self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int, event_index: int = 0
+    ) -> int:
         """Ask for data to be pushed to `subscriber`; return the id of the subscription.
+
+        Args:
+            event_index: of the first event wanted, in the block at `offset`.
 
         Raises:
             InvalidArgumentError: the offset is none.
             MillraceError: the connection is not open.
         """
-        return self._send(m.Subscribe(segment_id, offset, credit_bytes), subscriber)
+        return self._send(m.Subscribe(segment_id, offset, credit_bytes, event_index), subscriber)
 
     def grant(self, subscription: int, credit_bytes: int) -> None:
         """Let the server push so many bytes more; nothing happens if the subscription has ended."""

@@ -151,7 +151,7 @@ class ByteWriter(Handle):
             OffsetBeyondEndError: beyond what is durable.
         """
         self._check()
-        request = m.TruncateStream(self.stream, [m.CutPosition(self._segment_id, offset)])
+        request = m.TruncateStream(self.stream, [m.SavedPosition(self._segment_id, offset)])
         await self._channel.request(request)
 
     async def seal(self) -> None:

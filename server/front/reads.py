@@ -70,6 +70,7 @@ class Reads:
             size_max = min(message.size_max, READ_SIZE_BYTES_MAX)
             if size_max < 1:
                 raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
+            segment.check_event_readable(message.offset, message.event_index)
             there = segment.length - message.offset
             if there > 0:
                 size_max = self.outlet.account.grant(min(size_max, there))
@@ -99,6 +100,7 @@ class Reads:
         try:
             segment = self.container.segment(message.segment_id)
             self.container.reads.check_readable(segment, message.offset)
+            segment.check_event_readable(message.offset, message.event_index)
             if self.outlet.session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
             self._check_room()
@@ -243,11 +245,13 @@ class ParkedRead(WaitingReader):
 class Subscription(WaitingReader):
     """Pushes a segment from an offset on, as far as the reader gave credit."""
 
-    __slots__ = ("_continuing", "_credit_bytes", "_fetching", "_offset")
+    __slots__ = ("_continuing", "_credit_bytes", "_event_index", "_fetching", "_offset")
 
     def __init__(self, reads: Reads, segment: Segment, message: m.Subscribe, request_id: int) -> None:
         super().__init__(reads, segment, request_id)
         self._offset = message.offset
+        # The first event wanted of the block there.
+        self._event_index = message.event_index
         self._credit_bytes = message.credit_bytes
         self._fetching: asyncio.Task[None] | None = None
         self._continuing: asyncio.Handle | None = None
@@ -278,6 +282,7 @@ class Subscription(WaitingReader):
         """
         account = self._reads.outlet.account
         try:
+            self._segment.check_event_readable(self._offset, self._event_index)
             for _ in range(PUSHES_AT_ONCE_MAX):
                 if self._fetching is not None or self._reads.outlet.is_full:
                     return
@@ -317,6 +322,7 @@ class Subscription(WaitingReader):
         size = sum(map(len, pieces))
         flags = self._reads.outlet.send_data(self._request_id, self._segment, self._offset, pieces)
         self._offset += size
+        self._event_index = 0
         self._credit_bytes -= size
         if flags & m.DataFlag.END_OF_SEGMENT:
             self._reads.end(self._request_id)
@@ -326,6 +332,7 @@ class Subscription(WaitingReader):
     async def _fetch(self, found: PendingRead, size_max: int) -> None:
         try:
             pieces = await found
+            self._segment.check_event_readable(self._offset, self._event_index)
         except ServerError as error:
             self._fetching = None
             self._fail(error)

@@ -23,6 +23,7 @@ def error_reply(error: BaseException) -> m.ErrorReply:
             retriable=error.retriable,
             retry_after_ms=error.retry_after_ms,
             start_offset=error.start_offset,
+            start_index=error.start_index,
             length=error.length,
             subject=error.subject[:MESSAGE_LENGTH_MAX],
             message=error.message[:MESSAGE_LENGTH_MAX],

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_scan import BlockWalk
 from millrace.model.errors import BlockCorruptError
+from millrace.model.position import Position
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CutInvalidError
@@ -25,8 +26,10 @@ class _Block(NamedTuple):
     event_count: int
 
 
-async def check_border(container: SegmentContainer, segment: Segment, *, offset: int, event_index: int = 0) -> None:
+async def check_border(container: SegmentContainer, segment: Segment, *, offset: int, event_index: int = 0) -> Position:
     """Check that a place between the start and the end of a segment is one between two events. Cancelling is safe.
+
+    Return it as readers name it: the place after the last event of a block is the start of the next block.
 
     Args:
         offset: where a block must start, or the last one end.
@@ -37,15 +40,16 @@ async def check_border(container: SegmentContainer, segment: Segment, *, offset:
         SegmentError: the bytes around it were truncated, deleted or damaged meanwhile.
         StorageError: tier 2 failed.
     """
+    place = Position(offset, event_index)
     if not event_index and offset in (segment.start_offset, segment.length):
-        return
+        return place
     start = await _known_border(container, segment, offset)
     if not event_index and offset == start:
-        return
+        return place
     segment.check_readable(offset)
     block = await _block_at(container, segment, offset, start=start)
     if block is None:
-        return
+        return Position(offset, 0)  # bytes without blocks have no events to count
     if offset != block.offset:
         raise CutInvalidError(
             f"offset {offset} is inside of an append: the last border before it is {block.offset}, "
@@ -61,6 +65,7 @@ async def check_border(container: SegmentContainer, segment: Segment, *, offset:
             start_offset=offset,
             length=segment.length,
         )
+    return place if event_index < block.event_count else Position(block.offset + block.size, 0)
 
 
 async def _known_border(container: SegmentContainer, segment: Segment, offset: int) -> int:

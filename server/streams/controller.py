@@ -13,6 +13,7 @@ from millrace.model.key_range import KeyRange, covers_once, equal_ranges
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import checked_name
 from millrace.model.policy import ScalingKind, StreamConfig
+from millrace.model.position import START, Position
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.labels import config_of
 from millrace.server.container.state.segment import Segment
@@ -39,7 +40,7 @@ from .endings import abort_all_on
 from .resizing import resize
 
 _DECISIONS: Final = (
-    m.StreamCreated, m.StreamScaled, m.StreamUpdated, m.StreamSealed, m.StreamTruncated, m.StreamDeleted,
+    m.StreamCreated, m.StreamScaled, m.StreamUpdated, m.StreamSealed, m.StreamStartMoved, m.StreamDeleted,
 )  # fmt: skip
 """About a stream as a whole; each is queued under its name."""
 _NOBODY: Final = ExclusiveWriter(number=0, epoch=0, writer_id="", since_us=0)
@@ -84,6 +85,7 @@ class StreamController:
                     segment.length,
                     segment.event_count,
                     int(segment.sealed),
+                    segment.start_index,
                 )
             )
         exclusive = self._state.exclusive_writers.durable.get(stream.stream_id) or _NOBODY
@@ -327,8 +329,10 @@ class StreamController:
         await self._container.decide(m.CutForgotten(stream_id, kind, name), stream_id)
         return True
 
-    async def truncate(self, name: str, positions: Sequence[m.CutPosition]) -> Stream:
+    async def truncate(self, name: str, positions: Sequence[m.SavedPosition]) -> Stream:
         """Move the start of the stream to a cut; segments that are wholly before it are deleted.
+
+        The start is exact. The bytes of a block that the cut goes through stay until the whole block is truncated.
 
         Where the cut enters segments at their beginnings, those which they replaced stay, empty, until a later cut: a
         consumer that is at their ends has lost nothing.
@@ -340,18 +344,21 @@ class StreamController:
             OffsetBeyondEndError: a position is beyond the end of its segment.
         """
         check_cut(self._container, self.find(name), positions)
-        await check_borders(self._container, [m.SavedPosition(*position, 0) for position in positions])
+        positions = await check_borders(self._container, positions)
         # Checked again: much may have happened meanwhile.
         stream = self.find(name)
         lineage = check_cut(self._container, stream, positions)
 
-        def length_of(segment_id: int) -> int:
-            return self._container.segment(segment_id).length
+        def end_of(segment_id: int) -> Position:
+            return Position(self._container.segment(segment_id).length, 0)
 
-        everything = lineage.earliest(dict(positions), start=0, end_of=length_of)
-        everything |= {segment_id: length_of(segment_id) for segment_id in sorted(lineage.before(everything))}
-        if any(offset > self._container.segment(segment_id).start_offset for segment_id, offset in everything.items()):
-            record = m.StreamTruncated(stream.stream_id, [m.CutPosition(*each) for each in everything.items()])
+        cut = {segment_id: Position(offset, event_index) for segment_id, offset, event_index in positions}
+        everything = lineage.earliest(cut, start=START, end_of=end_of)
+        everything |= {segment_id: end_of(segment_id) for segment_id in sorted(lineage.before(everything))}
+        if any(place > self._container.segment(segment_id).start for segment_id, place in everything.items()):
+            record = m.StreamStartMoved(
+                stream.stream_id, [m.SavedPosition(segment_id, *place) for segment_id, place in everything.items()]
+            )
             await self._container.decide(record, name)
         return stream
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from millrace.model.errors import CutInvalidError as NoCutError
 from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.position import Position
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import (
@@ -26,7 +27,7 @@ POSITIONS_PER_STREAM_COUNT_MAX: Final = 32 * KIB
 """Positions of all saved cuts of a stream: a list of the cuts must fit one frame."""
 
 
-def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m.CutPosition]) -> Lineage[StreamPart]:
+def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m.SavedPosition]) -> Lineage[StreamPart]:
     """Return the lineage of a stream that a cut fits.
 
     Raises:
@@ -34,7 +35,7 @@ def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m
         CutTruncatedError: it names a segment that was truncated away.
         OffsetBeyondEndError: a position is beyond the end of its segment.
     """
-    for segment_id, offset in positions:
+    for segment_id, offset, _ in positions:
         if stream.part(segment_id) is None:
             if any(segment_id == each for epoch in stream.epochs for each, _, _ in epoch.created):
                 raise CutTruncatedError(f"segment {segment_id} of the cut was truncated away", subject=stream.name)
@@ -49,7 +50,7 @@ def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m
             )
     lineage = Lineage(stream.parts)
     try:
-        lineage.check_cut(segment_id for segment_id, _ in positions)
+        lineage.check_cut(position.segment_id for position in positions)
     except NoCutError as error:
         raise CutInvalidError(str(error), subject=stream.name) from None
     return lineage
@@ -57,15 +58,17 @@ def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m
 
 def check_retained(container: SegmentContainer, stream: Stream, positions: Sequence[m.SavedPosition]) -> None:
     """Raise like `check_cut`, and CutTruncatedError if some events after the cut were truncated."""
-    check_cut(container, stream, [m.CutPosition(segment_id, offset) for segment_id, offset, _ in positions])
-    for segment_id, offset, _ in positions:
+    check_cut(container, stream, positions)
+    for segment_id, offset, event_index in positions:
         segment = container.segment(segment_id)
-        if offset < segment.start_offset:
+        if (offset, event_index) < (segment.start_offset, segment.start_index):
+            lost_bytes = segment.start_offset - offset
+            lost = f"{lost_bytes} bytes" if lost_bytes else f"{segment.start_index - event_index} events"
             raise CutTruncatedError(
-                f"segment {segment_id} is truncated: the cut is at {offset}, {segment.start_offset - offset} bytes"
-                " are lost",
+                f"segment {segment_id} is truncated: the cut is at {offset}.{event_index}, {lost} are lost",
                 subject=stream.name,
                 start_offset=segment.start_offset,
+                start_index=segment.start_index,
                 length=segment.length,
             )
 
@@ -94,21 +97,26 @@ def check_room_beside(container: SegmentContainer, stream: Stream, cuts: Sequenc
     check_room_for_cuts(counts, stream.name)
 
 
-async def check_borders(container: SegmentContainer, positions: Sequence[m.SavedPosition]) -> None:
-    """Raise CutInvalidError if a position is inside of an append; not if it is deleted before that is known.
+async def check_borders(container: SegmentContainer, positions: Sequence[m.SavedPosition]) -> list[m.SavedPosition]:
+    """Return positions as readers name them, see `check_border`; unchanged where they are deleted before it is known.
 
     Safe to cancel.
 
     Raises:
+        CutInvalidError: a position is not between two events.
         StorageError: tier 2 failed.
     """
+    found = []
     for segment_id, offset, event_index in positions:
+        place = Position(offset, event_index)
         try:
             segment = container.segment(segment_id)
             if offset >= segment.start_offset:
-                await check_border(container, segment, offset=offset, event_index=event_index)
+                place = await check_border(container, segment, offset=offset, event_index=event_index)
         except (SegmentNotFoundError, SegmentTruncatedError):
-            continue
+            pass
+        found.append(m.SavedPosition(segment_id, *place))
+    return found
 
 
 def check_cut_keys(keys: Sequence[tuple[int, str]], stream_name: str) -> None:

@@ -385,7 +385,7 @@ class StreamsRunner:
     async def _truncate(self, stream: Stream, cut: Cut, reason: str) -> None:
         segments = [self._state.segments[segment_id] for segment_id in cut.progress]
         before = self._facts(stream).size_bytes
-        positions = [m.CutPosition(segment_id, offset) for segment_id, offset in cut.positions.items()]
+        positions = [m.SavedPosition(segment_id, offset) for segment_id, offset in cut.positions.items()]
         await self._streams.truncate(stream.name, positions)
         for segment in segments:
             self._container.reader.forget(segment)

@@ -89,7 +89,7 @@ async def decide_everything(peer: Peer) -> None:
         await peer.ask(m.SaveCuts("a/scaled", [m.NamedCut(1, name, positions)]), m.Done)
     await peer.ask(m.ForgetCut("a/scaled", 1, "forgotten"), m.Done)
     await peer.ask(m.UpdateStream("a/scaled", '{"tags": ["x"]}'), m.StreamInfo)
-    await peer.ask(m.TruncateStream("a/scaled", [m.CutPosition(second, 0), m.CutPosition(third, 0)]), m.StreamInfo)
+    await peer.ask(m.TruncateStream("a/scaled", [m.SavedPosition(second, 0), m.SavedPosition(third, 0)]), m.StreamInfo)
 
 
 @pytest.mark.asyncio

@@ -23,6 +23,7 @@ class Asked(NamedTuple):
     segment_id: int
     offset: int
     credit_bytes: int
+    event_index: int = 0
 
 
 class FakeConnection:
@@ -41,8 +42,10 @@ class FakeConnection:
         self.pings.append(asyncio.get_running_loop().create_future())
         return self.pings[-1]
 
-    def subscribe(self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int) -> int:
-        self.asked.append(Asked(segment_id, offset, credit_bytes))
+    def subscribe(
+        self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int, event_index: int = 0
+    ) -> int:
+        self.asked.append(Asked(segment_id, offset, credit_bytes, event_index))
         self.subscriber = subscriber
         return len(self.asked)
 

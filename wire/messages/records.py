@@ -217,10 +217,18 @@ class StreamSealed(Record):
 
 @message(137)
 class StreamTruncated(Record):
-    """The segments of a stream start at these positions."""
+    """The segments of a stream start at these offsets. Not written any more: see `StreamStartMoved`."""
 
     stream_id: StreamId
     positions: List16[CutPosition]
+
+
+@message(150)
+class StreamStartMoved(Record):
+    """A stream was truncated: its segments start at these events. The bytes before their blocks can be deleted."""
+
+    stream_id: StreamId
+    positions: List16[SavedPosition]
 
 
 @message(138)

@@ -201,21 +201,29 @@ class Data(FromServer):
 
 @message(27, kw_only=True)
 class Read(Query[Data]):
-    """Read up to `size_max` bytes from `offset`; at the tail wait for up to `wait_ms`."""
+    """Read up to `size_max` bytes from `offset`; at the tail wait for up to `wait_ms`.
+
+    Refused with SEGMENT_TRUNCATED if the event at (`offset`, `event_index`) is before the start of the segment.
+    """
 
     segment_id: SegmentId
     offset: U64
     size_max: U32
     wait_ms: U32
+    event_index: U32 = 0  # of the first event wanted, in the block at `offset`
 
 
 @message(29)
 class Subscribe(Query[Data]):
-    """Push the bytes of a segment from `offset` on, as they become durable, for as long as there is credit."""
+    """Push the bytes of a segment from `offset` on, as they become durable, for as long as there is credit.
+
+    Refused as READ is.
+    """
 
     segment_id: SegmentId
     offset: U64
     credit_bytes: U32
+    event_index: U32 = 0  # of the first event wanted, in the block at `offset`
 
 
 @message(30)

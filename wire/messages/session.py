@@ -44,6 +44,7 @@ class ErrorReply(FromServer):
     retry_after_ms: U32 = 0
     start_offset: I64 = -1
     length: I64 = -1
+    start_index: U32 = 0  # of the first event that is left, in the block at `start_offset`
     subject: Text = ""
     message: Text
 

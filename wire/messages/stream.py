@@ -26,7 +26,10 @@ from .session import Done
 
 
 class StreamSegment(NamedTuple):
-    """A segment of a stream with its key range, `low` to `last` inclusive."""
+    """A segment of a stream with its key range, `low` to `last` inclusive.
+
+    It starts at event `start_index` of the block at `start_offset`.
+    """
 
     segment_id: U64
     low: U64  # first place of its key range
@@ -37,6 +40,7 @@ class StreamSegment(NamedTuple):
     length: U64
     event_count: U64
     sealed: U8
+    start_index: U32 = 0
 
 
 @message(50, kw_only=True)
@@ -119,12 +123,20 @@ class CutPosition(NamedTuple):
     offset: U64
 
 
+class SavedPosition(NamedTuple):
+    """A place in a segment: the offset of a block, and the index of an event in it."""
+
+    segment_id: U64
+    offset: U64
+    event_index: U32 = 0
+
+
 @message(54)
 class TruncateStream(Request[StreamInfo]):
-    """Move the start of a stream to a cut."""
+    """Move the start of a stream to a cut. No event before it can be read afterwards."""
 
     name: StreamName
-    positions: List16[CutPosition]
+    positions: List16[SavedPosition]
 
 
 @message(55)
@@ -219,14 +231,6 @@ class CutKind(IntEnum):
 
     BOOKMARK = 1  # a place worth finding again
     CURSOR = 2  # how far a consumer has come: retention by consumption does not pass it
-
-
-class SavedPosition(NamedTuple):
-    """A place in a segment: the offset of a block, and the index of an event in it."""
-
-    segment_id: U64
-    offset: U64
-    event_index: U32
 
 
 class SavedCut(NamedTuple):

@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from millrace.server.container.memtable import LinkedExtent
-from millrace.server.container.state.segment import DamagedRange, Segment, WriterProgress
+from millrace.server.container.state.segment import START_INDEX_ROW, DamagedRange, Segment, WriterProgress
 from millrace.server.tier2 import ChunkRecord, IndexEntry
 
 from .kind import Detail, Kind
@@ -101,12 +101,17 @@ ATTRIBUTES: Final = Table(
 
 
 def _row_of_attribute(segment: Segment, name: str) -> Row | None:
+    # Not a column of `segments`: few segments are truncated inside a block, and folders without it are as they were.
+    if name == START_INDEX_ROW:
+        return (name, str(segment.start_index).encode()) if segment.start_index else None
     value = segment.attributes.get(name)
     return None if value is None else (name, value)
 
 
 def _load_attributes(segment: Segment, rows: list[Row]) -> None:
-    segment.replace_attributes(dict(rows))
+    attributes: dict[str, bytes] = dict(rows)
+    segment.start_index = int(attributes.pop(START_INDEX_ROW, b"0"))
+    segment.replace_attributes(attributes)
 
 
 LINKS: Final = Table(

@@ -12,7 +12,7 @@ from millrace.wire import messages as m
 
 from .container_state import ContainerState
 from .garbage import DeleteAfter
-from .segment import DamagedRange, Segment
+from .segment import START_INDEX_ROW, DamagedRange, Segment
 
 _MERGED: Final = "#merged/"
 
@@ -71,14 +71,19 @@ def seal_segments(batch: CurrentBatch, segment_ids: Iterable[int]) -> None:
             state.wake(segment)
 
 
-def truncate_segments(batch: CurrentBatch, positions: Iterable[m.CutPosition]) -> None:
-    """Move the starts of segments to the offsets of these positions, never backwards."""
+def truncate_segments(batch: CurrentBatch, positions: Iterable[m.SavedPosition]) -> None:
+    """Move the starts of segments to these positions, never backwards."""
     state = batch.state
-    for segment_id, offset in positions:
+    for segment_id, offset, event_index in positions:
         segment = state.segments.loaded(segment_id)
-        if segment is None or segment.link is not None or offset <= segment.start_offset:
+        if segment is None or segment.link is not None:
             continue  # one that was merged belongs to its target now
+        if (offset, event_index) <= (segment.start_offset, segment.start_index):
+            continue
         segment.start_offset = min(offset, segment.length)
+        # Damage may have taken the block.
+        segment.start_index = event_index if offset < segment.length else 0
+        state.touch("attributes", segment_id, START_INDEX_ROW)
         state.release(segment, segment.start_offset)
         before = segment.chunks[: bisect_right(segment.chunks, segment.start_offset, key=attrgetter("end_offset"))]
         state.garbage.add((chunk.name for chunk in before), delete_after=DeleteAfter.CHECKPOINT)
@@ -99,7 +104,7 @@ def _segment_sealed(batch: CurrentBatch, record: m.SegmentSealed) -> None:
 
 
 def _segment_truncated(batch: CurrentBatch, record: m.SegmentTruncated) -> None:
-    truncate_segments(batch, [m.CutPosition(record.segment_id, record.offset)])
+    truncate_segments(batch, [m.SavedPosition(record.segment_id, record.offset)])
 
 
 def _segment_deleted(batch: CurrentBatch, record: m.SegmentDeleted) -> None:

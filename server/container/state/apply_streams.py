@@ -3,7 +3,7 @@
 A stream's record creates, seals, truncates and deletes its segments too, so that all of them change together.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from millrace.model.key_range import KeyRange
@@ -82,16 +82,24 @@ def _stream_sealed(batch: CurrentBatch, stream: Stream, record: m.StreamSealed) 
 
 
 def _stream_truncated(batch: CurrentBatch, record: m.StreamTruncated) -> None:
+    _move_start(batch, record.stream_id, [m.SavedPosition(*position) for position in record.positions])
+
+
+def _stream_start_moved(batch: CurrentBatch, record: m.StreamStartMoved) -> None:
+    _move_start(batch, record.stream_id, record.positions)
+
+
+def _move_start(batch: CurrentBatch, stream_id: int, positions: Sequence[m.SavedPosition]) -> None:
     state = batch.state
-    truncate_segments(batch, record.positions)
-    stream = state.streams.loaded(record.stream_id)
+    truncate_segments(batch, positions)
+    stream = state.streams.loaded(stream_id)
     if stream is None:
         return
     if stream.cuts:
-        state.moved_cursors.add(record.stream_id)  # what is truncated is not unread any more
+        state.moved_cursors.add(stream_id)  # what is truncated is not unread any more
     # What is wholly before the cut is deleted; a reader at its end continues with the successors. The members of the
     # cut stay, also those at their end: so HEAD is the cut itself, which covers every key once.
-    named = {segment_id for segment_id, _ in record.positions}
+    named = {position.segment_id for position in positions}
     members = [part for part in stream.parts if part.segment_id in named]
     # The newest first: with thousands of members, each finds its successor there without visiting all of them.
     successors = sorted((part for part in members if part.epoch), key=lambda part: -part.epoch)
@@ -146,5 +154,6 @@ APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.CutForgotten: _changing(_cut_forgotten),
     m.StreamSealed: _changing(_stream_sealed),
     m.StreamTruncated: _stream_truncated,
+    m.StreamStartMoved: _stream_start_moved,
     m.StreamDeleted: _stream_deleted,
 }

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import is_internal
+from millrace.model.position import Position
 from millrace.server.container.memtable import Extent, LinkedExtent, Memtable
 from millrace.server.errors import (
     InvalidArgumentError,
@@ -63,6 +64,10 @@ class WriterProgress:
         self.admitted = self.durable
 
 
+START_INDEX_ROW: Final = "#start_index"
+"""The name under which the checkpoint stores `Segment.start_index`, beside the attributes. Clients cannot set it."""
+
+
 class Watcher(Protocol):
     """Someone who waits at the tail: a parked read or a subscription."""
 
@@ -81,6 +86,8 @@ class Segment:
     stream_id: int = 0  # 0 for a raw segment
     keys: KeyRange | None = None  # of a segment of a stream
     start_offset: int = 0
+    # Events of the block at `start_offset` that are truncated; 0 if the bytes there are not a block.
+    start_index: int = 0
     length: int = 0
     event_count: int = 0
     sealed: bool = False
@@ -126,6 +133,11 @@ class Segment:
         for progress in self.writers.values():
             progress.admitted = progress.durable
 
+    @property
+    def start(self) -> Position:
+        """The position of the first event that is left, or the end."""
+        return Position(self.start_offset, self.start_index)
+
     def check_present(self) -> None:
         """Raise if the segment is not there any more once everything is durable that is queued."""
         if self.deleted or self.leaving:
@@ -159,6 +171,18 @@ class Segment:
                     SegmentDamagedError, f"bytes [{damage.start}, {damage.end}) are damaged in {damage.source}"
                 )
 
+    def check_event_readable(self, offset: int, event_index: int) -> None:
+        """Raise SegmentTruncatedError if this event is truncated and its block is not.
+
+        A cut may go through a block. The bytes of the block stay until all its events are truncated.
+        """
+        if offset == self.start_offset and event_index < self.start_index:
+            raise self.error(
+                SegmentTruncatedError,
+                f"event {event_index} of the block at {offset} was truncated; the segment now starts at event"
+                f" {self.start_index} of that block",
+            )
+
     def check_changeable(self) -> None:
         """Raise InvalidArgumentError if no request of a user may change the segment."""
         if self.is_internal:
@@ -170,7 +194,13 @@ class Segment:
 
     def error(self, kind: type[ServerError], message: str) -> ServerError:
         """Return an error that tells which bytes the segment holds."""
-        return kind(message, subject=self.name, start_offset=self.start_offset, length=self.length)
+        return kind(
+            message,
+            subject=self.name,
+            start_offset=self.start_offset,
+            start_index=self.start_index,
+            length=self.length,
+        )
 
     def chunk_from(self, start_offset: int) -> ChunkRecord | None:
         """Return the chunk that starts there, None if there is none."""
@@ -238,6 +268,8 @@ class Segment:
     def check(self) -> None:
         """Assert the invariants of the durable view; called by all that changes it, but for appends, which only add."""
         assert 0 <= self.start_offset <= self.length
+        assert self.start_index >= 0
+        assert self.start_offset < self.length or not self.start_index
         assert self.flushed_offset <= self.length
         assert not self.tail or self.tail.first.offset >= self.flushed_offset
         assert not self.chunks or self.start_offset < self.chunks[0].end_offset

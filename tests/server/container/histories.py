@@ -329,8 +329,8 @@ class History(TransactionSteps):
     def truncate_stream(self, choice: int, amount: int) -> None:
         if streams := list(self.state.streams.values()):
             stream = streams[choice % len(streams)]
-            positions = [m.CutPosition(part.segment_id, amount) for part in stream.parts]
-            self.apply(m.StreamTruncated(stream.stream_id, positions))
+            positions = [m.SavedPosition(part.segment_id, amount, choice % 3) for part in stream.parts]
+            self.apply(m.StreamStartMoved(stream.stream_id, positions))
 
     def scale_stream(self, choice: int, amount: int) -> None:
         streams = [stream for stream in self.state.streams.values() if not stream.sealed]
@@ -491,7 +491,7 @@ def _segment_view(segment: Segment) -> tuple[Any, ...]:
         segment.name,
         (segment.stream_id, segment.keys),
         segment.created_us,
-        (segment.start_offset, segment.flushed_offset, segment.length, segment.event_count),
+        (segment.start, segment.flushed_offset, segment.length, segment.event_count),
         segment.sealed,
         list(segment.chunks),
         list(segment.damages),

@@ -99,7 +99,7 @@ class Walk:
         self.stream = await peer.ask(request, m.StreamInfo)
 
     async def truncate(self, peer: Peer) -> None:
-        positions = [m.CutPosition(each.segment_id, 0) for each in self.open_parts()]
+        positions = [m.SavedPosition(each.segment_id, 0) for each in self.open_parts()]
         self.stream = await peer.ask(m.TruncateStream("walk/s", positions), m.StreamInfo)
 
 

@@ -154,7 +154,7 @@ async def test_scaling_and_truncating_leave_it_alone(peer: Peer) -> None:
     last = KEY_SPACE - 1
     merged = await peer.ask(m.ScaleStream("shop/orders", [left, right], [m.KeyRangeRecord(0, last)]), m.StreamInfo)
     (one,) = [each.segment_id for each in merged.segments if not each.sealed_epoch]
-    await peer.ask(m.TruncateStream("shop/orders", [m.CutPosition(one, 0)]), m.StreamInfo)
+    await peer.ask(m.TruncateStream("shop/orders", [m.SavedPosition(one, 0)]), m.StreamInfo)
 
     again = await Life.begin(peer)
     assert again.row == row

@@ -70,7 +70,7 @@ async def test_the_error_names_the_borders_around(streams: Streams) -> None:
         await streams.write(segment_id, ["k"] * 5)
         sizes.append(streams.opened.container.segment(segment_id).length)
     for request in (
-        streams.controller.truncate("a/b", [m.CutPosition(segment_id, sizes[0] + 8)]),
+        streams.controller.truncate("a/b", [m.SavedPosition(segment_id, sizes[0] + 8)]),
         streams.controller.save_cuts("a/b", [m.NamedCut(1, "x", [m.SavedPosition(segment_id, sizes[0] + 8, 0)])]),
     ):
         with pytest.raises(CutInvalidError, match=f"before it is {sizes[0]}, the next one {sizes[1]}") as refused:
@@ -79,8 +79,8 @@ async def test_the_error_names_the_borders_around(streams: Streams) -> None:
     assert streams.opened.container.segment(segment_id).start_offset == 0
     assert not streams.controller.find("a/b").cuts
 
-    await streams.controller.truncate("a/b", [m.CutPosition(segment_id, sizes[0])])
-    await streams.controller.truncate("a/b", [m.CutPosition(segment_id, 8)])  # it is gone: nothing is to be done
+    await streams.controller.truncate("a/b", [m.SavedPosition(segment_id, sizes[0])])
+    await streams.controller.truncate("a/b", [m.SavedPosition(segment_id, 8)])  # it is gone: nothing is to be done
     assert streams.opened.container.segment(segment_id).start_offset == sizes[0]
 
 
@@ -90,7 +90,7 @@ async def test_bytes_have_no_borders(streams: Streams) -> None:
     for _ in range(3):
         await streams.append(segment_id, bytes(range(100)))
     for offset in (1, 99, 150, 300):
-        await streams.controller.truncate("a/b", [m.CutPosition(segment_id, offset)])
+        await streams.controller.truncate("a/b", [m.SavedPosition(segment_id, offset)])
         assert streams.opened.container.segment(segment_id).start_offset == offset
 
 
@@ -102,7 +102,7 @@ async def test_after_bytes_that_are_no_events_no_border_is_known(streams: Stream
     await streams.append(segment_id, b"x" * 100)
     await streams.opened.flusher.flush()
     with pytest.raises(CutInvalidError, match=f"no append of events starts at offset {first}"):
-        await streams.controller.truncate("a/b", [m.CutPosition(segment_id, first + 8)])
+        await streams.controller.truncate("a/b", [m.SavedPosition(segment_id, first + 8)])
 
 
 async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams) -> None:
@@ -115,7 +115,7 @@ async def test_what_goes_while_it_is_looked_at_is_not_cut_again(streams: Streams
     await streams.opened.flusher.flush()
     segment.index.evict(0, segment.length)
 
-    looking = asyncio.create_task(streams.controller.truncate("a/b", [m.CutPosition(segment_id, 4 * size + 8)]))
+    looking = asyncio.create_task(streams.controller.truncate("a/b", [m.SavedPosition(segment_id, 4 * size + 8)]))
     await asyncio.sleep(0)
     apply(streams.opened.container.state, m.SegmentTruncated(segment_id, 5 * size))
     await looking

@@ -97,9 +97,9 @@ async def test_a_stream_is_truncated_at_a_whole_cut_only(peer: Peer) -> None:
         ([(a, 1), (b, 1), (99, 0)], ErrorCode.CUT_INVALID),
         ([(a, 6), (b, 1)], ErrorCode.OFFSET_BEYOND_END),
     ):
-        request = m.TruncateStream("shop/orders", [m.CutPosition(*position) for position in positions])
+        request = m.TruncateStream("shop/orders", [m.SavedPosition(*position) for position in positions])
         assert await code_of(peer.ask(request, m.StreamInfo)) is code
-    request = m.TruncateStream("shop/orders", [m.CutPosition(a, 3), m.CutPosition(b, 0)])
+    request = m.TruncateStream("shop/orders", [m.SavedPosition(a, 3), m.SavedPosition(b, 0)])
     for _ in range(2):
         truncated = await peer.ask(request, m.StreamInfo)
         assert [segment.start_offset for segment in truncated.segments] == [3, 0]

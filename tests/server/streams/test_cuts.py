@@ -30,12 +30,12 @@ async def test_cuts_are_checked_and_kept(streams: Streams) -> None:
     await save((old, 5))
     assert [position.segment_id for position in stream.cuts[m.CutKind.BOOKMARK, "mark"].positions] == [old]
 
-    await controller.truncate("a/b", [m.CutPosition(low, 0), m.CutPosition(high, 0)])
+    await controller.truncate("a/b", [m.SavedPosition(low, 0), m.SavedPosition(high, 0)])
     with pytest.raises(CutTruncatedError):
         await save((old, 5))
     await save((old, 10))  # the same place
     await streams.append(low, bytes(10))
-    await controller.truncate("a/b", [m.CutPosition(low, 10), m.CutPosition(high, 0)])
+    await controller.truncate("a/b", [m.SavedPosition(low, 10), m.SavedPosition(high, 0)])
     assert stream.segment_ids == [low, high]
     with pytest.raises(CutTruncatedError):
         await save((old, 10))
@@ -88,10 +88,10 @@ async def test_a_cut_that_would_tear_a_segment_apart_is_refused(streams: Streams
     new_low, new_high = (part.segment_id for part in stream.open_parts)
     for pair in ((low, new_high), (new_low, high)):
         with pytest.raises(CutInvalidError, match=rf"segment {middle} would be before the cut and after it"):
-            await controller.truncate("a/c", [m.CutPosition(each, 0) for each in pair])
+            await controller.truncate("a/c", [m.SavedPosition(each, 0) for each in pair])
         positions = [m.SavedPosition(each, 0, 0) for each in pair]
         with pytest.raises(CutInvalidError):
             await controller.save_cuts("a/c", [m.NamedCut(m.CutKind.BOOKMARK, "x", positions)])
     assert stream.segment_ids == [low, high, middle, new_low, new_high]
-    await controller.truncate("a/c", [m.CutPosition(new_low, 0), m.CutPosition(new_high, 0)])
+    await controller.truncate("a/c", [m.SavedPosition(new_low, 0), m.SavedPosition(new_high, 0)])
     assert stream.segment_ids == [middle, new_low, new_high]

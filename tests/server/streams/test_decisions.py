@@ -141,9 +141,9 @@ async def test_a_truncation_keeps_empty_segments_after_the_cut(streams: Streams)
     empty = stream.segment_ids[-1]
     await controller.scale("a/b", sealed_ids=[empty], ranges=halves(), cause="x")
 
-    await controller.truncate("a/b", [m.CutPosition(old, 10)])
+    await controller.truncate("a/b", [m.SavedPosition(old, 10)])
     assert empty in stream.segment_ids
-    await controller.truncate("a/b", [m.CutPosition(empty, 0)])
+    await controller.truncate("a/b", [m.SavedPosition(empty, 0)])
     assert controller.describe(stream).segments[0].start_offset == 20
 
 
@@ -159,12 +159,12 @@ async def test_a_truncation_to_where_successors_begin_keeps_a_cut_through_the_en
     await controller.scale("a/b", sealed_ids=empty, ranges=WHOLE, cause="x")
     new = stream.segment_ids[-1]
 
-    await controller.truncate("a/b", [m.CutPosition(new, 0)])
+    await controller.truncate("a/b", [m.SavedPosition(new, 0)])
     assert stream.segment_ids == [old, *empty, new]
     for cut in ([(old, 10)], [(segment_id, 0) for segment_id in empty], [(new, 0)]):
         positions = [m.SavedPosition(*position, 0) for position in cut]
         await controller.save_cuts("a/b", [m.NamedCut(m.CutKind.CURSOR, "mark", positions)])
 
     await streams.append(new, bytes(10))
-    await controller.truncate("a/b", [m.CutPosition(new, 10)])
+    await controller.truncate("a/b", [m.SavedPosition(new, 10)])
     assert stream.segment_ids == [new]

@@ -338,12 +338,12 @@ async def test_segments_that_were_replaced_go_when_a_cut_is_after_them(streams: 
     await streams.controller.scale("a/b", sealed_ids=[left, right], ranges=everything, cause="test")
     merged = stream.segment_ids[-1]
 
-    await streams.controller.truncate("a/b", [m.CutPosition(left, 100), m.CutPosition(right, 50)])
+    await streams.controller.truncate("a/b", [m.SavedPosition(left, 100), m.SavedPosition(right, 50)])
     assert stream.segment_ids == [left, right, merged]
-    await streams.controller.truncate("a/b", [m.CutPosition(left, 100), m.CutPosition(right, 100)])
+    await streams.controller.truncate("a/b", [m.SavedPosition(left, 100), m.SavedPosition(right, 100)])
     assert stream.segment_ids == [left, right, merged]
     await streams.append(merged, bytes(10))
-    await streams.controller.truncate("a/b", [m.CutPosition(merged, 10)])
+    await streams.controller.truncate("a/b", [m.SavedPosition(merged, 10)])
     assert stream.segment_ids == [merged]
 
 

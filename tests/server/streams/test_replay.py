@@ -39,7 +39,7 @@ async def live(streams: Streams) -> None:
     await controller.update("a/b", configuration='{"tags":["y"]}')
     everything = [m.KeyRangeRecord(0, KEY_SPACE - 1)]
     await controller.scale("a/b", sealed_ids=[first, second, upper], ranges=everything, cause="second")
-    await controller.truncate("a/b", [m.CutPosition(segment_id, offset) for segment_id, offset, _ in cut])
+    await controller.truncate("a/b", [m.SavedPosition(segment_id, offset) for segment_id, offset, _ in cut])
     await streams.append(stream.segment_ids[-1], bytes(10))
 
 

@@ -81,7 +81,7 @@ async def test_retention_and_truncation_leave_open_parts_alone(tmp_path: Path) -
         await peer.store(segment_id, bytes(KIB), bytes(KIB))
 
         await until(lambda: state_of(server).segments[segment_id].start_offset >= KIB)
-        await peer.ask(m.TruncateStream("a/b", [m.CutPosition(segment_id, 2 * KIB)]), m.StreamInfo)
+        await peer.ask(m.TruncateStream("a/b", [m.SavedPosition(segment_id, 2 * KIB)]), m.StreamInfo)
         part = state_of(server).segments[transaction.parts[0, segment_id]]
         assert (part.start_offset, part.length) == (0, 9)
 
