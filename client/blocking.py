@@ -36,6 +36,7 @@ from millrace.client.transactions.outcome import TransactionState
 from millrace.client.transactions.transaction import Transaction as AsyncTransaction
 from millrace.client.write.arguments import owned
 from millrace.client.write.events import EVENT_COST_BYTES, Stored
+from millrace.client.write.refused_events import WriteFuture
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.block_packing import Headers, checked_headers
 from millrace.model.cut import Place, StreamCut
@@ -161,9 +162,10 @@ class Writer(Opened[AsyncWriter]):
     ) -> "concurrent.futures.Future[Stored]":
         """Take one event; the future is done when it is durable. Waits only while the buffer of the writer is full.
 
-        The events of a thread are written in the order of its calls. Why an event was not taken is held by its future
-        and raised by `flush` and by leaving the writer, or here if the call waits. See
-        `millrace.client.write.writer.Writer.write` for the arguments and the errors.
+        The events of a thread are written in the order of its calls. If an event is not taken, its future holds the
+        error. `flush` and leaving the writer raise the error too, unless the program has asked the future for it. A
+        call that waits raises the error itself. See `millrace.client.write.writer.Writer.write` for the arguments and
+        the errors.
         """
         # Copies: the caller may change them before the loop takes the event.
         value = owned(value)
@@ -182,15 +184,14 @@ class Writer(Opened[AsyncWriter]):
             return self._write_when_drained(
                 value, key=key, sequence=sequence, timestamp_us=timestamp_us, headers=headers
             )
-        result: concurrent.futures.Future[Stored] = concurrent.futures.Future()
+        result = WriteFuture()
 
         def take() -> None:
             try:
                 future = writer.write(value, key=key, sequence=sequence, timestamp_us=timestamp_us, headers=headers)
                 future.add_done_callback(lambda done: _copy_outcome(done, result))
-            except Exception as error:  # noqa: BLE001  # whatever it is, the caller is told by the future and by `flush`
-                writer.note_failure(error)
-                result.set_exception(error)
+            except Exception as error:  # noqa: BLE001  # any error: the future holds it, and `flush` raises it
+                result.refuse(error, writer.refused)
             self._taken_bytes += cost_bytes
 
         self._loop.post(take)

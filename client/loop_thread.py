@@ -24,6 +24,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
+from millrace.client import exit_flush
 from millrace.client.transport.fork_guard import ForkGuard
 from millrace.model.shown import PublicNames
 
@@ -50,9 +51,10 @@ class LoopThread:
         # is closed by the garbage collector, which may run while the lock is held.
         self._lock = threading.RLock()
         self._is_stopped = False
-        # A daemon: a program that forgets to close its client still ends.
+        # A daemon: a program that forgets to close its client still ends. `exit_flush` ends this before.
         self._thread = threading.Thread(target=self._run, name="millrace", daemon=True)
         self._thread.start()
+        exit_flush.watch_loop(self)
 
     def call(self, function: Callable[[], Awaitable[T]]) -> T:
         """Await in the loop what `function` returns there, and return its result; an interrupt of the wait cancels it.
@@ -97,11 +99,11 @@ class LoopThread:
             self._check_is_running()
             self._loop.call_soon_threadsafe(function)
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the loop and its thread; what still runs in it is cancelled and fails with `ClientClosedError`.
 
-        Returns when the thread has ended, in each thread that calls it. In a forked child there is no such thread, and
-        nothing happens.
+        Returns when the thread has ended, in each thread that calls it, or after `timeout_s`. In a forked child there
+        is no such thread, and nothing happens.
         """
         if self._guard.forked:
             return
@@ -109,7 +111,7 @@ class LoopThread:
             if not self._is_stopped:
                 self._is_stopped = True
                 self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(STOP_TIMEOUT_S)
+        self._thread.join(timeout_s)
 
     def _check(self) -> None:
         self._guard.check()

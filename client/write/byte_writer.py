@@ -24,6 +24,7 @@ from millrace.client.errors import (
     StreamSealedError,
     WriterExpiredError,
 )
+from millrace.client.exit_flush import OpenWriter, Unstored
 from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.answers import FutureAppend
 from millrace.client.transport.channel import Channel
@@ -72,6 +73,7 @@ class ByteWriter(Handle):
         # Set when there is more in the buffer, or more is durable, or the writer has failed.
         self._changed = asyncio.Event()
         self._failure: MillraceError | None = NotOpenError("the writer was not opened yet: use `async with`")
+        self._at_exit: OpenWriter | None = None
 
     def _facts(self) -> Iterator[str]:
         yield f"of {self.stream} at {self._channel.address}"
@@ -102,13 +104,15 @@ class ByteWriter(Handle):
         self._acked_offset = (await fetch_byte_stream(self._channel, self.stream)).segments[0].length
         self._failure = None
         self._task = asyncio.create_task(self._send(), name=f"byte writer of {self.stream}")
+        guard = self._channel.guard
+        self._at_exit = OpenWriter(self.stream, guard, unstored=self._unstored, settle=self._settle)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Flush and close. When the body was cancelled nothing is waited for."""
-        await leave(kind, close=self.close, abandon=self._stop, stream=self.stream)
+        await leave(kind, close=self.close, abandon=self._abandon, stream=self.stream)
 
     def tell(self) -> int:
         """Return the offset of the next byte to be written."""
@@ -139,9 +143,7 @@ class ByteWriter(Handle):
     async def flush(self) -> None:
         """Wait until everything that was written is durable. Cancelling is safe. Raises like `write`."""
         self._channel.guard.check()
-        end = self.tell()
-        while self._acked_offset < end and self._failure is None:
-            await self._next_change()
+        await self._settle()
         self._check()
 
     async def truncate(self, offset: int) -> None:
@@ -170,6 +172,20 @@ class ByteWriter(Handle):
             self._stop()
 
     # --- inside ---
+
+    async def _settle(self) -> None:
+        """Wait until everything that was written is durable, or the writer has failed."""
+        end = self.tell()
+        while self._acked_offset < end and self._failure is None:
+            await self._next_change()
+
+    def _unstored(self) -> Unstored:
+        return Unstored() if isinstance(self._failure, ClientClosedError) else Unstored(bytes=len(self._buffer))
+
+    def _abandon(self) -> Unstored:
+        unstored = self._unstored()
+        self._stop()
+        return unstored
 
     def _check(self) -> None:
         self._channel.check()

@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from millrace.client.errors import DeliveryTimeoutError, NotOpenError
+from millrace.client.exit_flush import OpenWriter
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry, may_resend
 from millrace.model.block_packing import EventColumns, size_of_single
@@ -25,6 +26,7 @@ from .events import Block, BlockOutcome, Call, Events, Stored, block_of
 from .opening import Opening
 from .options import WriterOptions
 from .outcomes import Outcomes
+from .refused_events import RefusedEvents
 from .reroute import Rerouter, Successors, is_block_stored, left_over, redistributed
 from .segment_writer import SegmentWriter, SenderState
 from .sequences import NO_SEQUENCES
@@ -48,7 +50,9 @@ class Delivery:
         stored_count: events that are known to be stored,
         lost_count: and that were given up, stored or not.
         refusal: why nothing more can be written; set once.
-        failure: why events were lost, until a caller was told.
+        failure: why events were lost, until a caller has seen it.
+        refused: events that were refused after the call that wrote them.
+        at_exit: flushes and counts the events when the program ends; None for the writers of a transaction.
         append_size_max, block_size_bytes: of the largest append of the server, and of a block that is not full.
         event_size_unchecked: an event up to this size fits an append, whatever its key.
         targets: where blocks are sent.
@@ -58,9 +62,9 @@ class Delivery:
     __slots__ = (
         "_answered", "_channel", "_drain_turn", "_draining_count", "_last_order", "_limit_s", "_loop",
         "_notice", "_number", "_options", "_outcomes", "_reroute_retry", "_rerouter", "_rerouting",
-        "_resuming", "_retry", "_sequences", "_stream", "append_size_max", "block_size_bytes",
-        "event_size_unchecked", "failure", "lost_count", "pending_bytes", "refusal", "reroutes", "retries", "sender",
-        "stored_count", "targets",
+        "_resuming", "_retry", "_sequences", "_stream", "append_size_max", "at_exit", "block_size_bytes",
+        "event_size_unchecked", "failure", "lost_count", "pending_bytes", "refusal", "refused",
+        "reroutes", "retries", "sender", "stored_count", "targets",
     )  # fmt: skip
 
     def __init__(self, channel: Channel, stream: str, options: WriterOptions, *, limit_s: float) -> None:
@@ -88,6 +92,8 @@ class Delivery:
             "the writer was not opened yet: use `async with`, or `await writer.open()`"
         )
         self.failure: Exception | None = None
+        self.refused = RefusedEvents()
+        self.at_exit: OpenWriter | None = None
         self.append_size_max = APPEND_SIZE_BYTES_MAX
         self.block_size_bytes = options.block_size_bytes
         self.event_size_unchecked = 0
@@ -132,9 +138,14 @@ class Delivery:
         return self._last_order > 0 or self.has_gathered
 
     @property
+    def held_count(self) -> int:
+        """How many events have no outcome yet."""
+        return sum(segment.held_count for segment in self.targets.segments)
+
+    @property
     def taken_count(self) -> int:
         """How many events were taken since the writer was opened, whatever became of them."""
-        return self.stored_count + self.lost_count + sum(segment.held_count for segment in self.targets.segments)
+        return self.stored_count + self.lost_count + self.held_count
 
     # --- events in ---
 
@@ -469,7 +480,7 @@ class Delivery:
         if not may_resend(error):
             return error
         unknown_count = sum(segment.unknown_count for segment in self.targets.segments)
-        unstored_count = sum(segment.held_count for segment in self.targets.segments) - unknown_count
+        unstored_count = self.held_count - unknown_count
         timeout = DeliveryTimeoutError(
             f"given up after {self._limit_s:g} s: {error}; since the writer was opened, {self.stored_count} events were"
             f" stored, {unknown_count} were sent and may be stored, {unstored_count} are not stored",

@@ -3,17 +3,24 @@
 import logging
 from collections.abc import Awaitable, Callable
 
+from millrace.client.exit_flush import Unstored
+
 logger = logging.getLogger(__name__)
 
 
 async def leave(
-    kind: type[BaseException] | None, *, close: Callable[[], Awaitable[None]], abandon: Callable[[], None], stream: str
+    kind: type[BaseException] | None,
+    *,
+    close: Callable[[], Awaitable[None]],
+    abandon: Callable[[], Unstored],
+    stream: str,
 ) -> None:
     """Close a writer; when the body was cancelled, abandon it, and wait for nothing.
 
     Args:
         kind: of the error that ended the body. It continues: what closing raises is only logged then.
         close: waits until everything is durable.
+        abandon: returns what is not known to be stored, which is logged.
         stream: for the log.
     """
     if kind is None:
@@ -23,5 +30,11 @@ async def leave(
             await close()
         except Exception as second:  # noqa: BLE001  # whatever it is, it must not hide the error of the body
             logger.warning("writes lost while leaving writer stream=%s error=%s", stream, second)
-    else:
-        abandon()
+    elif any(unstored := abandon()):
+        logger.warning(
+            "writer abandoned stream=%s unacknowledged_events=%d unacknowledged_bytes=%d cause=%s",
+            stream,
+            unstored.events,
+            unstored.bytes,
+            kind.__name__,
+        )

@@ -22,12 +22,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, StreamNotFoundError
+from millrace.client.exit_flush import OpenWriter, Unstored
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers
 from millrace.model.cut import StreamCut
@@ -40,9 +42,10 @@ from .arguments import check_size, check_timestamp, headers_by_index, owned
 from .delivery import Delivery
 from .events import EVENT_COST_BYTES, Call, Events, Stored, order_of
 from .leaving import leave
-from .life import check_new, state_of
+from .life import check_new, state_of, unstored_of
 from .opening import open_writer
 from .options import WriterOptions, delivery_limit_s
+from .refused_events import RefusedEvents
 from .reroute import Rerouter, split_events
 from .routing import place_of, places_of
 from .sequences import NO_SEQUENCES, STORED_BEFORE, places_without_key
@@ -97,7 +100,7 @@ class Writer(Handle):
         self._targets = self._delivery.targets
         self._sequences = NO_SEQUENCES
 
-    _unlisted = frozenset({"note_failure"})
+    _unlisted = frozenset({"refused"})
 
     def _facts(self) -> Iterator[str]:
         yield f"of {self.stream} at {self._channel.address}"
@@ -118,7 +121,7 @@ class Writer(Handle):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Flush and close. When the body was cancelled nothing is waited for."""
-        await leave(kind, close=self.close, abandon=self._stop, stream=self.stream)
+        await leave(kind, close=self.close, abandon=self._abandon, stream=self.stream)
 
     async def open(self) -> None:
         """Open the writer under a new epoch; an older one of the same id is fenced from now on.
@@ -156,6 +159,10 @@ class Writer(Handle):
             epoch=opening.epoch,
         )
         self._delivery.start(opening, rerouter)
+        delivery = self._delivery
+        delivery.at_exit = OpenWriter(
+            self.stream, self._guard, unstored=partial(unstored_of, delivery), settle=delivery.flush
+        )
 
     async def close(self) -> None:
         """Wait until everything is durable, and close. Cancelling abandons what is not.
@@ -400,9 +407,10 @@ class Writer(Handle):
         """Whether `drain` would not wait if so much more were written. May be called in any thread."""
         return self._delivery.has_room(size_bytes)
 
-    def note_failure(self, error: Exception) -> None:
-        """Let `flush` and leaving the writer raise an error of `write` that its caller did not see."""
-        self._delivery.failure = self._delivery.failure or error
+    @property
+    def refused(self) -> RefusedEvents:
+        """The events that were refused after `write` had returned, as it does for threads; `flush` raises why."""
+        return self._delivery.refused
 
     async def flush(self) -> None:
         """Wait until everything written before this call is durable. Cancelling is safe.
@@ -474,14 +482,20 @@ class Writer(Handle):
     def _stop(self) -> None:
         self._delivery.stop(ClientClosedError("the writer was closed"))
 
+    def _abandon(self) -> Unstored:
+        unstored = unstored_of(self._delivery)
+        self._stop()
+        return unstored
+
     def _refuse(self) -> None:
         self._guard.check()
         assert self._delivery.refusal is not None
         raise self._delivery.refusal.with_traceback(None)  # or each raise would add to it
 
     def _raise_failure(self) -> None:
-        """Tell, once, why events were lost."""
-        failure, self._delivery.failure = self._delivery.failure, None
+        """Raise, once, why events were lost."""
+        delivery = self._delivery
+        failure, delivery.failure = delivery.failure or delivery.refused.take(), None
         if failure is not None:
             raise failure
 

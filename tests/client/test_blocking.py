@@ -19,6 +19,7 @@ from millrace.client.transactions.transaction import Transaction
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
+from tests.support.waiting import PATIENCE_S
 
 # What a class for threads leaves out, and why.
 LEFT_OUT: dict[type, set[str]] = {
@@ -27,7 +28,7 @@ LEFT_OUT: dict[type, set[str]] = {
     Bookmarks: set(),
     Cursors: set(),
     # `write` waits for room, and `client.writer` opens.
-    Writer: {"open", "send", "drain", "has_room", "note_failure", "statistics"},
+    Writer: {"open", "send", "drain", "has_room", "refused", "statistics"},
     Transaction: {"begin", "send", "drain"},  # `write` waits for room, and `client.transaction` begins
     Branch: {"send", "drain", "end"},  # `write` waits for room, and the transaction ends it
     # What a reader of several streams asks of that of each.
@@ -224,6 +225,31 @@ def test_leaving_a_writer_raises_why_a_write_failed(server: TestServer, name: st
         assert {type(future.exception(10)) for future in futures} == {millrace.StreamSealedError}
         with client.reader(name, end=millrace.TAIL) as reader:
             assert [event.value for event in reader] == [b"stored", b"stored, too"]
+
+
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_an_error_that_the_program_handled_is_not_raised_again(
+    server: TestServer, name: str, *, is_flushed: bool
+) -> None:
+    """As with the client for asyncio, whose `write` raises it in the call."""
+    with millrace.blocking.connect(server.address) as client:
+        client.create_stream(name)
+        with client.writer(name) as writer:
+            for value in (b"a", b"x" * (9 << 20), b"b"):
+                try:
+                    writer.write(value).result(PATIENCE_S)
+                except millrace.EventTooLargeError:
+                    writer.write(b"dead letter")
+            if is_flushed:
+                writer.flush()
+        writer = client.writer(name)
+        handled, _ignored = writer.write(b"x", timestamp_us=1 << 63), writer.write(b"x", timestamp_us=1 << 64)
+        with pytest.raises(millrace.InvalidArgumentError):
+            handled.result(PATIENCE_S)
+        with pytest.raises(millrace.InvalidArgumentError, match=str(1 << 64)):
+            writer.close()
+        with client.reader(name, end=millrace.TAIL) as reader:
+            assert [event.value for event in reader] == [b"a", b"dead letter", b"b"]
 
 
 def test_what_is_written_from_a_buffer_is_copied(server: TestServer, name: str) -> None:

@@ -201,7 +201,6 @@ async def test_a_release_by_force_fences(client: Client, name: str) -> None:
         assert not await client.release_stream(name)
         with pytest.raises(WriterFencedError):
             await writer.write(b"lost")
-        writer.note_failure(WriterFencedError("seen"))
         with pytest.raises(WriterFencedError):
             await stack.aclose()
     async with client.writer(name) as other:

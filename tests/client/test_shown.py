@@ -101,7 +101,7 @@ async def test_what_is_opened_shows_whether_it_is_open(client: Client, name: str
     assert repr(client.bookmarks(name)) == f"<millrace.Bookmarks of {at}>"
     for held in (client, writer, reader, several, transaction, branch, bytes_writer, client.segments):
         assert [each for each in dir(held) if each.startswith("_") or not hasattr(held, each)] == []
-        assert "note_failure" not in dir(held)
+        assert "refused" not in dir(held)
 
 
 @pytest.mark.asyncio

@@ -198,10 +198,9 @@ async def test_an_older_writer_and_its_successor_store_each_sequence_once(client
             for number in range(newer.stored_through + 1, 400):
                 newer.write(b"%d" % number, key=f"k{number % 11}", sequence=number)
             await newer.close()
-            older.note_failure(WriterFencedError("taken over"))
+            older._delivery.fail(WriterFencedError("taken over"))
             with pytest.raises(WriterFencedError):
                 await older.flush()
-            older._delivery.stop(WriterFencedError("taken over"))
     assert Counter(await numbers_of(client, name)) == Counter(range(400))
 
 

@@ -4,6 +4,7 @@ import logging
 import pytest
 
 from millrace.client.errors import ConnectionLostError
+from millrace.client.exit_flush import Unstored
 from millrace.client.write.leaving import leave
 
 pytestmark = pytest.mark.asyncio
@@ -15,10 +16,15 @@ class Closing:
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
         self.log: list[str] = []
+        self.pending_count = 0
 
     async def leave(self, kind: type[BaseException] | None) -> list[str]:
-        await leave(kind, close=self._close, abandon=lambda: self.log.append("abandoned"), stream="a/b")
+        await leave(kind, close=self._close, abandon=self._abandon, stream="a/b")
         return self.log
+
+    def _abandon(self) -> Unstored:
+        self.log.append("abandoned")
+        return Unstored(events=self.pending_count)
 
     async def _close(self) -> None:
         self.log.append("closed")
@@ -43,3 +49,12 @@ async def test_why_closing_failed_is_raised_unless_the_body_failed_before(caplog
     with caplog.at_level(logging.WARNING):
         await closing.leave(ValueError)
     assert "stream=a/b error=lost" in caplog.text
+
+
+async def test_what_is_abandoned_is_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    closing = Closing()
+    await closing.leave(KeyboardInterrupt)
+    assert caplog.text == ""
+    closing.pending_count = 12
+    await closing.leave(KeyboardInterrupt)
+    assert "stream=a/b unacknowledged_events=12 unacknowledged_bytes=0 cause=KeyboardInterrupt" in caplog.text
