@@ -24,6 +24,7 @@ import uvloop
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
+from tests.support.environment import settle_environment
 from tests.support.s3 import NO_VERSITYGW, MotoServer, Versitygw, find_versitygw, moto_server, versitygw_server
 
 # A shell that puts the suite into the background lets it ignore Ctrl-C, and with it every program that a test starts:
@@ -31,9 +32,7 @@ from tests.support.s3 import NO_VERSITYGW, MotoServer, Versitygw, find_versitygw
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Every JVM of the suite lives for seconds or a few minutes, in this process or in one that a test starts: the first
-# compiler and the simplest collector cost the least. A query that takes 36 s of processor with both takes 27 s so.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+settle_environment()
 
 ENDING_S_MAX: Final = 5.0
 
