@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import typer
@@ -156,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("millrace").addHandler(logging.NullHandler())
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
+        if "--install-completion" in given:
+            _check_home()
         make_app(_needed_commands(given))(args=given, prog_name="millrace")
     except SystemExit as end:
         return _code_of(end)
@@ -175,6 +178,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_failure(error, f"{place}{error.strerror or error}")
         return FAILED
     return DONE
+
+
+def _check_home() -> None:
+    """Check that there is a folder for the file of the shell.
+
+    Raises:
+        InvalidArgumentError: the environment has no HOME, and the machine knows no home of the user.
+    """
+    try:
+        Path.home()
+    except RuntimeError:
+        raise InvalidArgumentError(
+            "the completion is installed into a file of the home folder, and none is known: set HOME to its path"
+        ) from None
 
 
 def _code_of(end: SystemExit) -> int:

@@ -53,7 +53,7 @@ class _Console(Console):
         if not self.stderr:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         self.quiet = True
-        _discard(sys.stderr)
+        discard(sys.stderr)
 
 
 @contextmanager
@@ -67,12 +67,12 @@ def closing_output() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard(sys.stdout)
+        discard(sys.stdout)
         raise OutputClosedError from None
 
 
-def _discard(stream: TextIO) -> None:
-    """Let what is left in the buffer of a closed pipe go nowhere; the end of the program would fail over it."""
+def discard(stream: TextIO) -> None:
+    """Drop what is left in the buffer of a closed pipe or terminal: the program would fail with it when it ends."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

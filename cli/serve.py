@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 import uvloop
+from rich.console import Console
 from rich.text import Text
 
 from millrace.model.extras import needs
@@ -18,6 +19,7 @@ from millrace.server.options import ServerOptions
 
 from .figures import duration_text, size_text
 from .output import console as console_on
+from .output import discard
 from .settings import Given
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def serve(
         typer.Option(help="Lines for people, or one JSON object per line for programs.", show_default="text"),
     ] = None,
 ) -> None:
-    """Run a server until SIGTERM or Ctrl-C.
+    """Run a server until SIGTERM, SIGHUP or Ctrl-C.
 
     Settings come from options, the environment (MILLRACE_PART_OPTION), and a TOML file; the first one that has a value
     wins. `millrace settings` lists them all.
@@ -80,11 +82,20 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
             terminal.print(_banner(server, options))
         await server.wait_for_end()
         if with_banner:
-            terminal.print(Text("stopping: finishing what is under way", style="dim"))
+            _print_end(terminal, "stopping: finishing what is under way")
     finally:
         await server.stop()
-    if with_banner:
-        terminal.print(Text("stopped", style="dim"))
+    _print_end(terminal, "stopped" if with_banner else "")
+
+
+def _print_end(terminal: Console, text: str) -> None:
+    """Print a line, and what is left of the log, unless the terminal was closed, which SIGHUP reports."""
+    try:
+        if text:
+            terminal.print(Text(text, style="dim"))
+        sys.stderr.flush()
+    except OSError:
+        discard(sys.stderr)
 
 
 def _banner(server: "Server", options: ServerOptions) -> Text:

@@ -73,7 +73,8 @@ MEASURE_S_MAX: Final = 5.0
 GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Cyclic collection on the hot path costs a third of the throughput (measured); we make no cycles per frame."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on, and how it is reached from here
-ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""They end a server in good order. SIGHUP comes from a terminal that is closed, or that a connection to has ended."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the log thread waits for the interpreter when the loop is busy; the default of 5 ms is many syncs."""
 
@@ -244,8 +245,8 @@ class Server:
     async def start_as_process(self) -> bool:
         """Start, and take the process for this server alone: its signals, its memory, its garbage collector.
 
-        SIGTERM and SIGINT end it in good order while it stands by, and once it serves, which it says in its log. In the
-        rest of a start they end the process at once, as a crash would: its threads work on the folder, which must stay
+        SIGTERM, SIGINT and SIGHUP end it in good order while it stands by, and once it serves, which it logs. In the
+        rest of a start they end the process at once, as a crash would: its threads work on the folder, which is
         locked until they have ended. (One that has stood by is stopped right after its start.)
 
         Returns:
@@ -279,16 +280,23 @@ class Server:
 
     def _stands_by(self, told: str) -> None:
         """Let signals end the wait for another server, and tell of it."""
-        loop = asyncio.get_running_loop()
         if self._is_process:
-            for number in ENDING_SIGNALS:
-                loop.add_signal_handler(number, self._ended.set)
+            self._handle_signals()
         self._on_standby(told)
 
-    def _own_process(self) -> None:
+    def _handle_signals(self) -> None:
+        """End by a signal, unless the caller ignores it, as `nohup` ignores SIGHUP."""
         loop = asyncio.get_running_loop()
         for number in ENDING_SIGNALS:
-            loop.add_signal_handler(number, self._ended.set)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._end, number)
+
+    def _end(self, number: signal.Signals) -> None:
+        logger.info("ending signal=%s", number.name)
+        self._ended.set()
+
+    def _own_process(self) -> None:
+        self._handle_signals()
         self._connections.bound(raise_descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
         self._recovery.start(give_back_memory(self._clock), name="memory")
         gc.collect()

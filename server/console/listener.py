@@ -23,6 +23,7 @@ from typing import Final
 import h11
 
 from millrace.server.host.addresses import address_of
+from millrace.server.host.listening import is_for_both_families
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,9 @@ class HttpListener:
         # Those of `_tasks` that are answered with a stream.
         self._streaming: set[asyncio.Task[None]] = set()
         self._streams_ended = False
-        self._socket = create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
+        self._socket = create_server(
+            (host, port), family=AF_INET6 if ":" in host else AF_INET, dualstack_ipv6=is_for_both_families(host)
+        )
         self.port: int = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()

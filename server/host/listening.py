@@ -19,10 +19,32 @@ async def bind(address: Address, protocol: Callable[[], asyncio.BaseProtocol]) -
     Raises:
         ConfigurationError: somebody else has the address, or it is none of this machine.
     """
+    loop = asyncio.get_running_loop()
     with listening(address):
-        return await asyncio.get_running_loop().create_server(
+        if is_for_both_families(address.host):
+            bound = _bound_for_both_families(address)
+            return await loop.create_server(protocol, sock=bound, backlog=BACKLOG_COUNT, start_serving=False)
+        return await loop.create_server(
             protocol, address.host, address.port, backlog=BACKLOG_COUNT, start_serving=False
         )
+
+
+def is_for_both_families(host: str) -> bool:
+    """Whether a host means all addresses of the machine, and IPv4 clients reach it, too: `::`, on most systems."""
+    return host == "::" and socket.has_dualstack_ipv6()
+
+
+def _bound_for_both_families(address: Address) -> socket.socket:
+    """Return a bound socket. An event loop would make one for IPv6 alone."""
+    bound = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind((address.host, address.port))
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 async def serve(server: asyncio.Server) -> None:

@@ -164,3 +164,19 @@ def test_a_wrong_usage_is_one_where_nobody_reads_why(run: Run, unread: Unread) -
         unread(name)
 
     assert run("read").code == 2
+
+
+def test_completion_without_a_home_folder_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user without HOME in a container, whom the machine does not know."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+
+    outcome = run("--install-completion")
+
+    assert outcome.code == 2
+    assert "set HOME to its path" in outcome.err
+    assert "Traceback" not in outcome.err

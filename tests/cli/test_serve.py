@@ -16,6 +16,7 @@ import millrace
 from millrace.client.testing import TestServer
 from millrace.server.folder import FORMAT_VERSION
 from tests.cli.conftest import Run
+from tests.support.waiting import PATIENCE_S
 
 PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())", "serve"]
 SETTINGS = {"MILLRACE_WAL_FILE_SIZE_BYTES": str(20 << 20), "MILLRACE_WAL_HEADROOM_BYTES": str(1 << 20)}
@@ -55,17 +56,19 @@ def address_of(process: "subprocess.Popen[str]") -> str:
     raise AssertionError("the server ended")
 
 
-def test_sigterm_ends_it_in_order(serve: Serve, run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_in_order(serve: Serve, run: Run, tmp_path: Path, number: signal.Signals) -> None:
     process = serve()
     with millrace.blocking.connect(address_of(process)) as client:
         client.segments.create("raw/a")
         client.segments.append("raw/a", b"hello")
 
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     _, log = process.communicate()
 
     assert process.returncode == 0
     assert "Traceback" not in log
+    assert f"ending signal={number.name}" in log
     assert "stopped" in log
     assert run("inspect", tmp_path / "data", "--json").json["segments"][0]["in tier 2"] == 5
 
@@ -175,3 +178,36 @@ def test_on_a_terminal_a_banner_says_where_everything_is(running: TestServer, tm
     assert "is serving" in text
     assert "http://127.0.0.1:" in text
     assert str(tmp_path / "data") in text
+
+
+def test_a_terminal_that_is_closed_ends_it_in_order(tmp_path: Path) -> None:
+    """It has no place for its last lines then."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [*PROGRAM, "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--console", "none"],
+        stderr=follower,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, **SETTINGS},
+    )
+    os.close(follower)
+    shown = b""
+    while b"Ctrl-C" not in shown:
+        shown += os.read(leader, 4096)
+    os.close(leader)
+    process.send_signal(signal.SIGHUP)
+
+    assert process.wait(PATIENCE_S) == 0
+
+
+def test_under_nohup_a_terminal_that_is_closed_is_of_no_effect(serve: Serve) -> None:
+    handled = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited, as from `nohup`
+    try:
+        process = serve()
+    finally:
+        signal.signal(signal.SIGHUP, handled)
+    address = address_of(process)
+    process.send_signal(signal.SIGHUP)
+    with millrace.blocking.connect(address) as client:
+        client.segments.create("raw/a")
+
+    assert process.poll() is None

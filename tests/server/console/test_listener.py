@@ -205,3 +205,13 @@ def test_closing_cuts_streams() -> None:
     with streaming(listener) as peer:
         listener.close()
         assert received(peer) == b""
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the machine has no IPv6, or not both in one")
+def test_all_addresses_are_those_of_ipv4_too() -> None:
+    listener = HttpListener(host="::", port=0, respond=respond)
+    try:
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.port), timeout=PATIENCE_S).close()
+    finally:
+        listener.close()

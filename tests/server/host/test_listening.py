@@ -35,3 +35,19 @@ def test_the_reason_of_the_system_is_told() -> None:
     with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:1: Permission denied"):
         with listening(Address("127.0.0.1", 1)):
             raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the machine has no IPv6, or not both in one")
+async def test_all_addresses_are_those_of_ipv4_too() -> None:
+    """`[::]:port`: an event loop would take IPv6 alone."""
+    server = await bind(Address("::", 0), asyncio.Protocol)
+    async with server:
+        await serve(server)
+        port = Address(*server.sockets[0].getsockname()[:2]).port
+        for host in ("127.0.0.1", "::1"):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+        with pytest.raises(ConfigurationError, match=r"cannot listen on \[::\]:"):
+            await serve(await bind(Address("::", port), asyncio.Protocol))
