@@ -560,6 +560,7 @@ class Server:
             measure=partial(self._measure_from, asyncio.get_running_loop()),
             is_live=partial(loop_answers, asyncio.get_running_loop()),
             access=access,
+            proxies=self._connections.proxies,
             feeds=feeds,
             api=api,
         )

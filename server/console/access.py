@@ -1,12 +1,11 @@
 """Who may ask the console: those who have its token, and no page of another site."""
 
-import time
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from millrace.server.host.tokens import RETRY_AFTER_S, TokenGate, Verdict
+from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S, TokenGate, Verdict
 
 from .listener import Request
 from .requests import RefusedError
@@ -66,20 +65,23 @@ class Access:
             parameter: the token in the query; None where it is not taken from there.
 
         Raises:
-            RefusedError: it has not, or too many wrong ones came from there.
+            RefusedError: it does not; if the token is wrong, the answer is slow.
         """
         given = _bearer_of(request)
         if given is None:
             given = (parameter or "").encode()
-        verdict = self._gate.judge(given, address=request.address, now_s=time.monotonic())
-        if verdict is Verdict.WRONG:
-            problem = "this server asks for its token: send the header Authorization: Bearer TOKEN"
-            if parameter is not None:
-                problem += ", or the parameter token=TOKEN where no header can be set"
-            raise RefusedError(HTTPStatus.UNAUTHORIZED, problem, {"WWW-Authenticate": "Bearer"})
-        if verdict is Verdict.LATER:
-            problem = "too many wrong tokens came from your address: try again later, also with the right one"
-            raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, problem, {"Retry-After": str(RETRY_AFTER_S)})
+        verdict = self._gate.judge(given)
+        if verdict is Verdict.RIGHT:
+            return
+        problem = "this server asks for its token: send the header Authorization: Bearer TOKEN"
+        if parameter is not None:
+            problem += ", or the parameter token=TOKEN where no header can be set"
+        raise RefusedError(
+            HTTPStatus.UNAUTHORIZED,
+            problem,
+            {"WWW-Authenticate": "Bearer"},
+            delay_s=WRONG_TOKEN_DELAY_S if verdict is Verdict.WRONG else 0.0,
+        )
 
 
 def _bearer_of(request: Request) -> bytes | None:

@@ -1,9 +1,10 @@
 """A small HTTP listener in a thread of its own, with bounds: it answers one request on each connection, and ends it.
 
 The protocol is that of h11; here are the sockets. A connection has a deadline for all of it, from its first byte to the
-last one that it takes, so a peer that trickles wins nothing. So many connections are there at once; one more takes the
-place of the one that has been there longest without a whole request, so that peers which never send one keep nobody
-out.
+last one that it takes, so a peer that trickles wins nothing. The number of connections is bounded. If it is reached, a
+new connection replaces the oldest one that can be replaced: one that waits for a refusal, or has not sent a whole
+request, of the address with the most of these. Connections that are being answered keep their places, and addresses
+share those (`shares`).
 
 An answer may be a stream, which has no deadline and takes no place of the others; how many of these there are is up to
 who gives them. A peer that does not take what was sent gets nothing more, so a stream costs what is under way; one that
@@ -12,6 +13,7 @@ takes nothing at all for a while is cut. A stream ends at once when its peer lea
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ import h11
 
 from millrace.server.host.addresses import address_of
 from millrace.server.host.listening import is_for_both_families
+from millrace.server.host.proxy_protocol import NO_PROXIES, ProxyHeaderError, TrustedProxies, proxy_header
+from millrace.server.shares import Shares
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +59,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a request is answered with, as a whole."""
+    """What a request is answered with, as a whole.
+
+    Attributes:
+        delay_s: how long it is withheld; meanwhile the connection can be replaced by another one.
+    """
 
     status: HTTPStatus
     content_type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,12 @@ class StreamedResponse:
     patience_s: float
 
 
+BUSY: Final = Response(
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "text/plain",
+    b"too many requests of your address are being answered now; try again later\n",
+    {"Retry-After": "1"},
+)
 Respond = Callable[[Request], AbstractAsyncContextManager[Response | StreamedResponse]]
 """Answers a request, in the thread of the listener. It is left when the answer was taken, or its peer has left."""
 
@@ -90,6 +105,7 @@ class HttpListener:
     Args:
         host, port: where to listen; port 0 lets the system choose.
         respond: answers a request.
+        proxies: the proxies that report the addresses of their clients.
         connections_count_max: at once, those of streams not counted.
         deadline_s: for each, until a stream begins.
     """
@@ -100,17 +116,24 @@ class HttpListener:
         host: str,
         port: int,
         respond: Respond,
+        proxies: TrustedProxies = NO_PROXIES,
         connections_count_max: int = CONNECTIONS_COUNT_MAX,
         deadline_s: float = DEADLINE_S,
     ) -> None:
         self._respond = respond
+        self._proxies = proxies
         self._connections_count_max = connections_count_max
         self._deadline_s = deadline_s
-        # Of connections; and of those without a whole request yet, the oldest first. These are ended by transports:
-        # a task that is cancelled before it has begun would leave its connection open. The others are cancelled.
+        # All connections; and the addresses of those without a whole request yet, the oldest first. These are ended by
+        # transports: a task that is cancelled before it has begun would leave its connection open. The others are
+        # cancelled.
         self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._waiting: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        # Those of `_tasks` that are answered with a stream.
+        self._waiting: dict[asyncio.Task[None], str] = {}
+        # Connections whose answer is withheld, the oldest first; connections with other answers, by their addresses.
+        self._refused: dict[asyncio.Task[None], None] = {}
+        self._answering: dict[asyncio.Task[None], str] = {}
+        self._shares = Shares[str](connections_count_max)
+        # Connections that are answered with a stream.
         self._streaming: set[asyncio.Task[None]] = set()
         self._streams_ended = False
         self._socket = create_server(
@@ -167,20 +190,35 @@ class HttpListener:
         if self._stop.is_set():
             writer.transport.abort()
             return
-        if len(self._tasks) - len(self._streaming) >= self._connections_count_max:
-            oldest = next(iter(self._waiting), None)
-            if oldest is None:
-                writer.transport.abort()
-                return
-            self._waiting.pop(oldest).transport.abort()
+        is_full = len(self._tasks) - len(self._streaming) >= self._connections_count_max
+        if is_full and not self._make_room():
+            writer.transport.abort()
+            return
         task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
         self._tasks[task] = writer
-        self._waiting[task] = writer
+        self._waiting[task] = address_of(writer.get_extra_info("peername"))
         task.add_done_callback(self._ended)
+
+    def _make_room(self) -> bool:
+        """End a connection that can be replaced; return False if all of them are being answered."""
+        if self._refused:
+            refused = next(iter(self._refused))
+            del self._refused[refused]
+            refused.cancel()
+            return True
+        counts = Counter(self._waiting.values())
+        oldest = max(self._waiting, key=lambda task: counts[self._waiting[task]], default=None)
+        if oldest is None:
+            return False
+        del self._waiting[oldest]
+        self._tasks[oldest].transport.abort()
+        return True
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         self._waiting.pop(task, None)
+        self._refused.pop(task, None)
+        self._release(task)
         self._streaming.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("console request failed", exc_info=error)
@@ -202,29 +240,72 @@ class HttpListener:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_SIZE_BYTES_MAX)
         task = asyncio.current_task()
         assert task is not None
+        problem = None
         try:
+            if self._proxies.trusts(writer.get_extra_info("peername")):
+                connection.receive_data(await self._after_header(task, reader))
             while (event := connection.next_event()) is h11.NEED_DATA:
                 connection.receive_data(await reader.read(READ_SIZE_BYTES))
         except h11.RemoteProtocolError as error:
-            self._waiting.pop(task, None)
+            problem = Response(HTTPStatus(error.error_status_hint), "text/plain", f"{error}\n".encode())
+        except ProxyHeaderError as error:
+            problem = Response(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode())
+        address = self._waiting.pop(task, "")
+        if problem is not None:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                problem = Response(HTTPStatus(error.error_status_hint), "text/plain", f"{error}\n".encode())
                 await _send_whole(connection, writer, problem)
             return
-        self._waiting.pop(task, None)
         if not isinstance(event, h11.Request):
             return  # the peer has left
-        async with self._respond(_request_of(event, writer)) as response:
+        request = _request_of(event, address)
+        if not self._shares.has_room(request.address):
+            await _send_whole(connection, writer, BUSY)
+            return
+        self._answering[task] = request.address
+        self._shares.take(request.address)
+        async with self._respond(request) as response:
             if isinstance(response, Response):
+                if response.delay_s:
+                    await self._withhold(task, response.delay_s)
                 await _send_whole(connection, writer, response)
             elif not self._streams_ended:
+                self._release(task)
                 self._streaming.add(task)
                 deadline.reschedule(None)
                 await _send_stream(connection, reader, writer, response)
                 deadline.reschedule(self._loop.time() + self._deadline_s)
 
+    async def _after_header(self, task: asyncio.Task[None], reader: asyncio.StreamReader) -> bytes:
+        """Count a connection for the host that uses the proxy; return what was received after the header.
 
-def _request_of(event: h11.Request, writer: asyncio.StreamWriter) -> Request:
+        Raises:
+            ProxyHeaderError: the header is invalid.
+        """
+        data = b""
+        while (header := proxy_header(data)) is None:
+            received = await reader.read(READ_SIZE_BYTES)
+            if not received:
+                return data
+            data += received
+        if header.host and task in self._waiting:
+            self._waiting[task] = address_of((header.host, header.port))
+        return data[header.size_bytes :]
+
+    async def _withhold(self, task: asyncio.Task[None], delay_s: float) -> None:
+        """Wait before a refusal; the connection can be replaced meanwhile."""
+        self._release(task)
+        self._refused[task] = None
+        await asyncio.sleep(delay_s)
+        self._refused.pop(task, None)
+
+    def _release(self, task: asyncio.Task[None]) -> None:
+        """Return the place of a connection among those that are being answered; it may have none."""
+        address = self._answering.pop(task, None)
+        if address is not None:
+            self._shares.release(address)
+
+
+def _request_of(event: h11.Request, address: str) -> Request:
     path, _, query = event.target.decode("latin-1").partition("?")
     headers: dict[str, str] = {}
     for name, value in event.headers:
@@ -234,7 +315,7 @@ def _request_of(event: h11.Request, writer: asyncio.StreamWriter) -> Request:
         path=path,
         query=query,
         headers=headers,
-        address=address_of(writer.get_extra_info("peername")),
+        address=address,
     )
 
 

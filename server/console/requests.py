@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -17,16 +18,24 @@ NUMBER_DIGITS_MAX: Final = 19
 
 
 class RefusedError(Exception):
-    """A request that gets an error as its answer."""
+    """A request that gets an error as its answer.
 
-    def __init__(self, status: HTTPStatus, problem: str, headers: Mapping[str, str] | None = None) -> None:
+    Args:
+        delay_s: how long the answer is withheld.
+    """
+
+    def __init__(
+        self, status: HTTPStatus, problem: str, headers: Mapping[str, str] | None = None, *, delay_s: float = 0.0
+    ) -> None:
         super().__init__(problem)
         self._status = status
         self._headers = dict(headers or {})
+        self._delay_s = delay_s
 
     def response(self, headers: Mapping[str, str]) -> Response:
         """Return the answer, with more headers."""
-        return json_response(self._status, {"error": str(self)}, {**self._headers, **headers})
+        response = json_response(self._status, {"error": str(self)}, {**self._headers, **headers})
+        return replace(response, delay_s=self._delay_s)
 
 
 def json_response(status: HTTPStatus, content: Any, headers: Mapping[str, str] | None = None) -> Response:

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from prometheus_client.exposition import choose_encoder
 
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.proxy_protocol import NO_PROXIES, TrustedProxies
 
 from .access import Access
 from .api import PREFIX, Api
@@ -39,6 +40,7 @@ class ConsoleSite:
         measure: brings `busy` up to now; awaited in the loop of the console.
         is_live: whether the event loop of the server runs; may take a while.
         access: who may ask.
+        proxies: the proxies that report the addresses of their clients.
         feeds: what answers below `/streams/`.
         api: what answers below `/api/v1/`.
     """
@@ -57,6 +59,7 @@ class ConsoleSite:
         access: Access,
         feeds: Feeds,
         api: Api,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         self._health = health
         self._is_live = is_live
@@ -68,7 +71,7 @@ class ConsoleSite:
         registry = registry_of(metrics, statistics=statistics, health=health)
         # By whether streams and cursors are called by their names.
         self._scrapes = {is_named: Scrape(registry, busy, is_named=is_named) for is_named in (False, True)}
-        self._listener = HttpListener(host=host, port=port, respond=self._respond)
+        self._listener = HttpListener(host=host, port=port, respond=self._respond, proxies=proxies)
 
     @property
     def port(self) -> int:

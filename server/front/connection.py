@@ -13,11 +13,11 @@ import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-from millrace.server.errors import ThrottledError
 from millrace.server.host.addresses import address_of
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Histogram
-from millrace.server.host.tokens import RETRY_AFTER_S, TokenGate, Verdict
+from millrace.server.host.proxy_protocol import ProxyHeader, ProxyHeaderError
+from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S, TokenGate, Verdict
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import ErrorCode, ForeignProtocolError, WireError
@@ -41,6 +41,7 @@ from .incidents import Incidents
 from .latency import Latency
 from .options import FrontOptions
 from .outlet import Outlet
+from .proxy_entrance import ProxyEntrance
 from .reader_memory import ReaderMemory
 from .replies import error_reply
 from .request_memory import RequestMemory
@@ -49,9 +50,6 @@ logger = logging.getLogger(__name__)
 
 SERVER_NAME: Final = "millrace"
 UNAUTHENTICATED: Final = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
-TOO_MANY_WRONG_TOKENS: Final = error_reply(
-    ThrottledError("too many wrong tokens came from this address", retry_after_ms=1000 * RETRY_AFTER_S)
-)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -124,6 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         # Of the client, in hexadecimal; empty before its HELLO.
         self._session_id = ""
         self._timer: asyncio.TimerHandle | None = None
+        self._refusing: asyncio.TimerHandle | None = None
         self._is_reading = True
         self._is_advancing = False
 
@@ -142,6 +141,23 @@ class Connection(asyncio.BufferedProtocol):
             self.shed()
             return
         self._arm_timer()
+        if self._connections.proxies.trusts(peername):
+            ProxyEntrance(self, self._outlet.transport, identified=self._identified, misidentified=self._misidentified)
+
+    def _identified(self, header: ProxyHeader) -> None:
+        """Count the connection for the host that uses the proxy, if the header names one."""
+        if header.host:
+            peername = (header.host, header.port)
+            self._peer, self._address = str(peername), address_of(peername)
+            if not self._connections.arrived(self, self._address):
+                self._counters.shed_total += 1
+                self.shed()
+
+    def _misidentified(self, error: ProxyHeaderError) -> None:
+        """End: a trusted proxy has sent an invalid header."""
+        self._counters.protocol_errors_total += 1
+        self._log("invalid PROXY header", str(error))
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything; appends on their way still become durable."""
@@ -150,6 +166,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outlet.transport = None
         if self._timer is not None:
             self._timer.cancel()
+        if self._refusing is not None:
+            self._refusing.cancel()
         self._dispatcher.cancel()
         self._outlet.account.close()
         self._outlet.requests.close()
@@ -317,15 +335,12 @@ class Connection(asyncio.BufferedProtocol):
             self._dispatcher.take(received)
 
     def _greet(self, message: m.Hello, request_id: int) -> None:
-        given, now_s = message.token.encode(), self._clock.monotonic_s()
-        verdict = self._tokens.judge(given, address=self._address, now_s=now_s)
+        verdict = self._tokens.judge(message.token.encode())
         if verdict is not Verdict.RIGHT:
-            self._log("authentication failed" if verdict is Verdict.WRONG else "too many wrong tokens")
-            refusal = UNAUTHENTICATED if verdict is Verdict.WRONG else TOO_MANY_WRONG_TOKENS
-            self._outlet.send(encode(refusal, request_id=request_id))
-            self._end()
+            self._log("authentication failed")
+            self._refuse_token(request_id, is_slow=verdict is Verdict.WRONG)
             return
-        if not self._connections.greeted(self):
+        if not self._connections.greeted(self, self._address):
             self._counters.shed_total += 1
             self.shed()
             return
@@ -342,6 +357,20 @@ class Connection(asyncio.BufferedProtocol):
             server=SERVER_NAME,
         )
         self._outlet.send(encode(reply, request_id=request_id))
+
+    def _refuse_token(self, request_id: int, *, is_slow: bool) -> None:
+        """Read nothing more, send a refusal, at once or after a delay, and end."""
+        self._flow.set(Reason.TOKEN_REFUSED, True)
+        if is_slow:
+            self._refusing = asyncio.get_running_loop().call_later(WRONG_TOKEN_DELAY_S, self._send_refusal, request_id)
+            self._connections.refused(self)
+        else:
+            self._send_refusal(request_id)
+
+    def _send_refusal(self, request_id: int) -> None:
+        if not self._session.is_closed:
+            self._outlet.send(encode(UNAUTHENTICATED, request_id=request_id))
+            self._end()
 
     def _protocol_error(self, error: WireError) -> None:
         """Tell the peer once what it did, and end."""

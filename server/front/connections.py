@@ -1,17 +1,21 @@
-"""Who is connected: clients, and strangers who have not finished their HELLO.
+"""The connections of a server: clients, and strangers that have not finished their HELLO.
 
-The two have shares of their own, so that strangers cannot use up the connections of clients. Of strangers, a number in
-all and a number of each address may take the time that a handshake may take. Those above, the newest, are on
-*probation*: one of them is shed for each that comes after, the one that has been there longest first. A client sends
-its HELLO at once, and so gets in however many are there that never do.
+Clients and strangers have bounds of their own, so strangers cannot use up the connections of clients. Addresses share
+each bound (`shares`): one address gets at most half, and an address without connections finds a place.
+
+A stranger that gets a place may use the whole handshake timeout. The other strangers are on *probation*: if there are
+too many of them, the address with the most is found, and its connection that has waited longest is shed. A client
+sends its HELLO at once, so it gets in, even from the address of a flood. Connections whose token was wrong wait for
+their refusal; they are shed before all others.
 """
 
 import asyncio
-from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, cast
 
 from millrace.server.errors import LeaseLapsedError, ServerError, ShuttingDownError, ThrottledError
+from millrace.server.host.proxy_protocol import TrustedProxies
+from millrace.server.shares import Shares
 from millrace.wire.framing import encode
 
 from .counters import FrontCounters
@@ -41,23 +45,23 @@ class Connections:
     """All connections of a server, with the bounds of their numbers.
 
     Attributes:
+        proxies: the proxies that report the addresses of their clients.
         heard_last: the connection from which bytes came last; None if that is gone.
     """
 
     def __init__(self, options: FrontOptions, *, counters: FrontCounters) -> None:
         self._options = options
         self._counters = counters
-        self._clients_count_max = options.connections_count_max
-        self._strangers_count_max = options.strangers_count_max
         self._per_address_count_max = options.strangers_per_address_count_max
-        # Those whose sockets are not theirs yet.
+        # Connections that do not have their sockets yet.
         self._expected: set[Any] = set()
-        self._clients: set[Any] = set()
-        # Strangers who may take their time, with their addresses; and how many there are of each.
+        # The address of each client, and of each stranger that has a place.
+        self._clients: dict[Any, str] = {}
+        self._client_shares = Shares[str](options.connections_count_max)
         self._strangers: dict[Any, str] = {}
-        self._addresses: Counter[str] = Counter()
-        # The oldest first.
-        self._probation: OrderedDict[Any, None] = OrderedDict()
+        self._stranger_shares = Shares[str](options.strangers_count_max)
+        self._probation = _Probation()
+        self.proxies = TrustedProxies(options.trusted_proxies)
         self.heard_last: Any = None
         self._emptied = asyncio.Event()
         self._emptied.set()
@@ -76,7 +80,8 @@ class Connections:
     @property
     def count_max(self) -> int:
         """The most connections that there can be."""
-        return self._clients_count_max + self._strangers_count_max + self._per_address_count_max
+        clients_count_max, strangers_count_max = self._client_shares.places_count, self._stranger_shares.places_count
+        return clients_count_max + strangers_count_max + self._per_address_count_max
 
     async def emptied(self) -> None:
         """Return when there are none. Safe to cancel."""
@@ -87,9 +92,10 @@ class Connections:
         options = self._options
         strangers_max = max(2, count_max // STRANGERS_SHARE_OF_DESCRIPTORS)
         self._per_address_count_max = min(options.strangers_per_address_count_max, strangers_max // 2)
-        self._strangers_count_max = min(options.strangers_count_max, strangers_max - self._per_address_count_max)
-        rest = count_max - self._strangers_count_max - self._per_address_count_max
-        self._clients_count_max = max(1, min(options.connections_count_max, rest))
+        rest = strangers_max - self._per_address_count_max
+        self._stranger_shares.places_count = min(options.strangers_count_max, rest)
+        rest = count_max - self._stranger_shares.places_count - self._per_address_count_max
+        self._client_shares.places_count = max(1, min(options.connections_count_max, rest))
 
     def expect(self, connection: Shedable) -> None:
         """Take in a connection that is about to get its socket; `arrived`, or `left`, comes next."""
@@ -97,46 +103,99 @@ class Connections:
         self._emptied.clear()
 
     def arrived(self, connection: Shedable, address: str) -> bool:
-        """Take a connection that was expected for a stranger; return False if there is no place."""
+        """Add a connection to the strangers, or move it to those of another address.
+
+        Returns:
+            False if the address has no place for a client; the connection is not added then.
+        """
         self._expected.discard(connection)
-        if len(self._clients) >= self._clients_count_max:
+        self._forget_stranger(connection)
+        if not self._client_shares.has_room(address):
             return False
-        if len(self._strangers) < self._strangers_count_max and self._addresses[address] < self._per_address_count_max:
+        shares = self._stranger_shares
+        if shares.has_room(address) and shares.count_of(address) < self._per_address_count_max:
             self._strangers[connection] = address
-            self._addresses[address] += 1
+            shares.take(address)
         else:
-            self._probation[connection] = None
-            if len(self._probation) > self._per_address_count_max:
-                oldest, _ = self._probation.popitem(last=False)
-                self._counters.strangers_shed_total += 1
-                oldest.shed()
+            self._probation.add(connection, address)
+            self._shed_probation()
         return True
 
-    def greeted(self, connection: Shedable) -> bool:
-        """Take a stranger who has finished the HELLO for a client; return False if there is no place."""
-        if len(self._clients) >= self._clients_count_max:
+    def refused(self, connection: Shedable) -> None:
+        """Shed a stranger before all others from now on: its token was wrong, and it only waits for the refusal."""
+        self._forget_stranger(connection)
+        self._probation.add_refused(connection)
+        self._shed_probation()
+
+    def greeted(self, connection: Shedable, address: str) -> bool:
+        """Move a stranger that has finished the HELLO to the clients; return False if there is no place for it."""
+        if not self._client_shares.has_room(address):
             return False
         self._forget_stranger(connection)
-        self._clients.add(connection)
+        self._clients[connection] = address
+        self._client_shares.take(address)
         return True
 
     def left(self, connection: Shedable) -> None:
         """Forget a connection; one that is not here is fine."""
         self._expected.discard(connection)
         self._forget_stranger(connection)
-        self._clients.discard(connection)
+        address = self._clients.pop(connection, None)
+        if address is not None:
+            self._client_shares.release(address)
         if self.heard_last is connection:
             self.heard_last = None
         if not len(self):
             self._emptied.set()
 
+    def _shed_probation(self) -> None:
+        if len(self._probation) > self._per_address_count_max:
+            self._counters.strangers_shed_total += 1
+            self._probation.pop().shed()
+
     def _forget_stranger(self, connection: Shedable) -> None:
-        self._probation.pop(connection, None)
+        self._probation.discard(connection)
         address = self._strangers.pop(connection, None)
         if address is not None:
-            self._addresses[address] -= 1
-            if not self._addresses[address]:
-                del self._addresses[address]
+            self._stranger_shares.release(address)
+
+
+class _Probation:
+    """Strangers without a place, in the order in which they are shed."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[Shedable, str] = {}
+        # By address, the connection that has waited longest first.
+        self._waiting: dict[str, dict[Shedable, None]] = {}
+        self._refused: dict[Shedable, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses) + len(self._refused)
+
+    def __iter__(self) -> Iterator[Shedable]:
+        return iter([*self._addresses, *self._refused])
+
+    def add(self, connection: Shedable, address: str) -> None:
+        self._addresses[connection] = address
+        self._waiting.setdefault(address, {})[connection] = None
+
+    def add_refused(self, connection: Shedable) -> None:
+        self._refused[connection] = None
+
+    def discard(self, connection: Shedable) -> None:
+        self._refused.pop(connection, None)
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            del self._waiting[address][connection]
+            if not self._waiting[address]:
+                del self._waiting[address]
+
+    def pop(self) -> Shedable:
+        """Remove and return the connection that is shed next."""
+        of_address = self._refused or max(self._waiting.values(), key=len)
+        connection = next(iter(of_address))
+        self.discard(connection)
+        return connection
 
 
 class Refusal(asyncio.Protocol):

@@ -20,6 +20,7 @@ class Reason(Enum):
     REQUEST_MEMORY = auto()  # the requests of all connections together hold too much: the next one waits for room
     READER_MEMORY = auto()  # all readers together hold too much: a read of it waits for room
     LOADING = auto()  # its last frame waits for what it is about; later frames may not overtake it
+    TOKEN_REFUSED = auto()  # its token was wrong; the refusal is sent after a delay
     CONTAINER_FULL = auto()  # log or memory are full; the peer was told by a THROTTLE
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from millrace.server.bounds import demand_above_zero, demand_at_least
+from millrace.server.bounds import demand, demand_above_zero, demand_at_least
+from millrace.server.host.proxy_protocol import TrustedProxies
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, HANDSHAKE_TIMEOUT_S, MIB
 from millrace.wire.receive_buffer import BUFFER_SIZE_BYTES_IDLE, held_bytes
 from millrace.wire.server_session import REQUEST_HELD_BYTES_MAX
@@ -19,9 +20,10 @@ class FrontOptions:
     """Bounds of connections; checked when made.
 
     Attributes:
-        connections_count_max: how many clients may be connected; the newest ones above this are refused.
+        connections_count_max: how many clients may be connected; the newest ones above this are refused. One address
+            may have as many connections as are free: half of them, if it is the only one.
         strangers_count_max: how many connections may be open that have not sent their first message; they do not count
-            as clients.
+            as clients. One address may have at most half of them.
         strangers_per_address_count_max: how many of these may come from one address.
         handshake_timeout_s: how long a client may take to send its first message.
         frame_timeout_s: how long a message that has begun may take to arrive.
@@ -33,6 +35,8 @@ class FrontOptions:
         request_bytes_max: memory for the requests of all connections: being received, carried out, or waiting.
         reader_bytes_max: memory for all readers together: bytes that were fetched, or sent and not yet received.
         reader_patience_s: when that memory is full, a connection that has received nothing for this time is ended.
+        trusted_proxies: addresses or networks, with commas, of proxies that send the header of the PROXY protocol,
+            version 1 or 2, to either port. Bounds of an address then count the hosts that use the proxies.
         token: the token that every client must send; empty: no token is needed.
     """
 
@@ -48,6 +52,7 @@ class FrontOptions:
     request_bytes_max: int = 256 * MIB
     reader_bytes_max: int = 256 * MIB
     reader_patience_s: float = 5.0
+    trusted_proxies: str = ""
     token: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -58,3 +63,9 @@ class FrontOptions:
         demand_above_zero(self, "handshake_timeout_s", "frame_timeout_s", "keepalive_s", "reader_patience_s")
         demand_at_least(self, REQUEST_BYTES_MIN, "request_bytes_max")
         demand_at_least(self, 1 * MIB, "reader_bytes_max")
+        try:
+            TrustedProxies(self.trusted_proxies)
+            are_addresses = True
+        except ValueError:
+            are_addresses = False
+        demand(are_addresses, self, "trusted_proxies", "IP addresses or networks, such as 10.0.0.5, 10.1.0.0/16")

@@ -1,7 +1,10 @@
 """Who may ask the console, over real HTTP."""
 
+import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,19 +13,21 @@ import millrace
 from millrace.model.address import Address
 from millrace.server.app import Server
 from millrace.server.console.access import Access
-from millrace.server.console.listener import Request
+from millrace.server.console.listener import CONNECTIONS_COUNT_MAX, Request
 from millrace.server.console.requests import RefusedError
 from millrace.server.front.options import FrontOptions
-from millrace.server.host.tokens import WRONG_COUNT_MAX
+from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S
 from tests.support.feed_peer import FeedPeer
 from tests.support.folders import tmp_path
 from tests.support.servers import server_options
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["tmp_path"]
 
 TOKEN = "s3crät"
 STREAM = "shop/secret-plan"
 PATHS = ("/", "/metrics", "/readyz", "/api/v1/server", "/api/v1/streams", f"/streams/{STREAM}/events")
+GUARDED = ("/api/v1/server", "/metrics", f"/streams/{STREAM}/events")
 
 
 @asynccontextmanager
@@ -87,19 +92,25 @@ def test_who_sends_no_name_is_no_browser() -> None:
 
 
 @pytest.mark.asyncio
-async def test_who_guesses_tokens_has_to_wait(tmp_path: Path) -> None:
-    """Behaviour 53: wrong tokens are rate-limited, over all that takes one; what takes none is answered."""
+async def test_wrong_tokens_do_not_keep_the_right_one_out(tmp_path: Path) -> None:
+    """Behaviours 53, 104: wrong tokens are answered slowly, the right one at once, also from the same address."""
     async with console(tmp_path, token=TOKEN) as address:
-        paths = ("/api/v1/server", "/metrics", f"/streams/{STREAM}/events")
-        refused = []
-        for number in range(3 * WRONG_COUNT_MAX):
-            status, text = await answer(address, paths[number % 3], Authorization=f"Bearer guess-{number}")
-            refused.append(status)
-            assert ("try again later" in text) == (status == 429)
-            assert status in (401, 429)
-        assert refused[:WRONG_COUNT_MAX] == [401] * WRONG_COUNT_MAX
-        assert 429 in refused
-        assert (await answer(address, "/readyz"))[0] == 200
+        with ExitStack() as stack:
+            await asyncio.to_thread(guess, address, stack)
+            for path in GUARDED:
+                assert (await answer(address, path, Authorization=f"Bearer {TOKEN}"))[0] == 200
+        started_s = time.monotonic()
+        assert (await answer(address, GUARDED[0], Authorization="Bearer guess"))[0] == 401
+        assert time.monotonic() - started_s >= WRONG_TOKEN_DELAY_S
+
+
+def guess(address: str, stack: ExitStack) -> None:
+    """Send more wrong tokens than the console has connections, and wait for no answer."""
+    where = Address.parse(address, default_port=0)
+    for number in range(2 * CONNECTIONS_COUNT_MAX):
+        peer = stack.enter_context(socket.create_connection((where.host, where.port), timeout=PATIENCE_S))
+        path, token = GUARDED[number % len(GUARDED)], f"Bearer guess-{number}"
+        peer.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: {token}\r\n\r\n".encode())
 
 
 @pytest.mark.asyncio

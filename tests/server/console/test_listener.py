@@ -10,9 +10,11 @@ from http import HTTPStatus
 import pytest
 
 from millrace.server.console.listener import REQUEST_SIZE_BYTES_MAX, HttpListener, Request, Response, StreamedResponse
+from millrace.server.host.proxy_protocol import TrustedProxies
 from tests.support.waiting import PATIENCE_S
 
 LARGE = bytes(64 << 20)
+PROXIES = TrustedProxies("127.0.0.2")
 
 
 async def numbers() -> AsyncIterator[bytes]:
@@ -31,13 +33,21 @@ async def respond(request: Request) -> AsyncIterator[Response | StreamedResponse
         return
     if request.path == "/never":
         await asyncio.Event().wait()
+    if request.path == "/slow":
+        yield Response(HTTPStatus.UNAUTHORIZED, "text/plain", b"", delay_s=PATIENCE_S)
+        return
+    if request.path == "/address":
+        yield Response(HTTPStatus.OK, "text/plain", request.address.encode())
+        return
     path, accept = request.path, request.headers.get("accept", "")
     yield Response(HTTPStatus.OK, "text/plain", LARGE if path == "/large" else f"{path} {accept}".encode())
 
 
 @pytest.fixture
 def listener() -> Iterator[HttpListener]:
-    listener = HttpListener(host="127.0.0.1", port=0, respond=respond, connections_count_max=4, deadline_s=60.0)
+    listener = HttpListener(
+        host="127.0.0.1", port=0, respond=respond, proxies=PROXIES, connections_count_max=4, deadline_s=60.0
+    )
     yield listener
     listener.close()
 
@@ -49,8 +59,8 @@ def hasty() -> Iterator[HttpListener]:
     listener.close()
 
 
-def connected(listener: HttpListener) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", listener.port), timeout=60)
+def connected(listener: HttpListener, *, source: str = "127.0.0.1") -> socket.socket:
+    return socket.create_connection(("127.0.0.1", listener.port), timeout=60, source_address=(source, 0))
 
 
 def answer(listener: HttpListener, request: bytes) -> bytes:
@@ -115,6 +125,53 @@ def test_peers_that_send_no_request_keep_nobody_out(listener: HttpListener) -> N
         assert received(silent[0]) == b""
         silent[3].sendall(b"TP/1.1\r\nHost: x\r\n\r\n")
         assert received(silent[3]).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_one_address_does_not_take_all_places_with_requests_that_take_long(listener: HttpListener) -> None:
+    """Behaviour 104: addresses share the places of connections that are being answered."""
+    with ExitStack() as stack:
+        for _ in range(2):
+            peer = stack.enter_context(connected(listener))
+            peer.sendall(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n")
+        while len(listener._answering) < 2:
+            time.sleep(0.01)
+        assert answer(listener, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 503 ")
+        other = stack.enter_context(connected(listener, source="127.0.0.3"))
+        other.sendall(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert received(other).endswith(b"/a ")
+
+
+def test_a_refusal_that_is_withheld_takes_no_place(listener: HttpListener) -> None:
+    """Behaviour 104: wrong tokens keep nobody out."""
+    with ExitStack() as stack:
+        for _ in range(10):
+            peer = stack.enter_context(connected(listener))
+            peer.sendall(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(3):
+            assert answer(listener, b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"/a ")
+
+
+@pytest.mark.parametrize(
+    ("header", "address"),
+    [
+        (b"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n", "192.0.2.7"),
+        (b"PROXY UNKNOWN\r\n", "127.0.0.2"),
+        (b"", "127.0.0.2"),
+    ],
+)
+def test_a_trusted_proxy_names_the_host_that_uses_it(listener: HttpListener, header: bytes, address: str) -> None:
+    """Behaviour 104: each host that uses a proxy has its own share."""
+    with connected(listener, source="127.0.0.2") as peer:
+        peer.sendall(header[:9])
+        peer.sendall(header[9:] + b"GET /address HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert received(peer).endswith(b"\r\n\r\n" + address.encode())
+
+
+def test_a_header_of_another_host_or_an_invalid_one_is_refused(listener: HttpListener) -> None:
+    assert answer(listener, b"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    with connected(listener, source="127.0.0.2") as peer:
+        peer.sendall(b"PROXY TCP4 x y 1 2\r\n")
+        assert b"is not a PROXY header" in received(peer)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Strangers and clients have shares of their own, and the newest strangers are shed first."""
+"""Strangers and clients have bounds of their own, which addresses share."""
 
 import asyncio
 import socket
@@ -43,11 +43,11 @@ def connections() -> Connections:
 
 
 def test_strangers_of_one_address_do_not_take_the_places_of_another(connections: Connections) -> None:
-    """Behaviour 87."""
+    """Behaviours 87, 104: the address with the most on probation makes room."""
     first = [arrived(connections, "10.0.0.1") for _ in range(50)]
     other = [arrived(connections, "10.0.0.2") for _ in range(3)]
-    # Three who may take their time, and the last three.
-    assert [someone.is_shed for someone in first] == [False] * 3 + [True] * 44 + [False] * 3
+    # Three that have places, and the last two on probation; the third of the other address is on probation, too.
+    assert [someone.is_shed for someone in first] == [False] * 3 + [True] * 45 + [False] * 2
     assert not any(someone.is_shed for someone in other)
 
 
@@ -62,30 +62,51 @@ def test_clients_have_places_that_no_stranger_takes(connections: Connections) ->
     """Behaviour 87."""
     for _ in range(30):
         arrived(connections, "10.0.0.1")
-    clients = [arrived(connections, "10.0.0.1") for _ in range(3)]
-    assert all(connections.greeted(client) for client in clients)
+    clients = [arrived(connections, "10.0.0.1") for _ in range(2)]
+    assert all(connections.greeted(client, "10.0.0.1") for client in clients)
     for _ in range(30):
-        arrived(connections, "10.0.0.1")
+        arrived(connections, "10.0.0.2")
     assert not any(client.is_shed for client in clients)
-    assert connections.greeted(arrived(connections, "10.0.0.1"))
-    # No more clients fit, neither a stranger's HELLO nor a new connection.
+
+
+def test_one_address_cannot_take_the_places_of_all_clients(connections: Connections) -> None:
+    """Behaviour 104."""
+    greedy = [arrived(connections, "10.0.0.1") for _ in range(3)]
+    assert [connections.greeted(client, "10.0.0.1") for client in greedy] == [True, True, False]
     late = Someone()
     connections.expect(late)
     assert not connections.arrived(late, "10.0.0.1")
+    assert connections.greeted(arrived(connections, "10.0.0.2"), "10.0.0.2")
+    assert connections.greeted(arrived(connections, "10.0.0.3"), "10.0.0.3")
 
 
 def test_a_client_that_was_overtaken_is_refused(connections: Connections) -> None:
     six = [arrived(connections, f"10.0.0.{number}") for number in range(6)]
-    assert [connections.greeted(someone) for someone in six] == [True] * 4 + [False] * 2
+    assert [connections.greeted(someone, f"10.0.0.{number}") for number, someone in enumerate(six)] == (
+        [True] * 4 + [False] * 2
+    )
     connections.left(six[0])
-    assert connections.greeted(six[5])
+    assert connections.greeted(six[5], "10.0.0.5")
+
+
+def test_connections_with_wrong_tokens_are_shed_first(connections: Connections) -> None:
+    """Behaviour 104: an address that guesses leaves room for the right token of the same address."""
+    guessing = [arrived(connections, "10.0.0.1") for _ in range(3)]
+    for someone in guessing:
+        connections.refused(someone)
+    silent = [arrived(connections, "10.0.0.1") for _ in range(3)]
+    client = arrived(connections, "10.0.0.1")
+    assert [someone.is_shed for someone in guessing] == [True, False, False]
+    assert not any(someone.is_shed for someone in silent)
+    assert connections.greeted(client, "10.0.0.1")
 
 
 def test_all_places_are_given_back(connections: Connections) -> None:
     for _ in range(3):
         everybody = [arrived(connections, f"10.0.0.{number % 2}") for number in range(20)]
-        for someone in everybody[:3]:
-            assert connections.greeted(someone)
+        for number, someone in enumerate(everybody[:3]):
+            assert connections.greeted(someone, f"10.0.0.{number % 2}")
+        connections.refused(everybody[3])
         assert len(connections) == len(list(connections)) == 3 + connections.strangers_count
         for someone in everybody:
             connections.left(someone)
@@ -160,7 +181,7 @@ async def test_strangers_of_another_address_leave_the_places_of_mine(tmp_path: P
 @pytest.mark.asyncio
 async def test_of_a_flood_of_connections_the_newest_are_shed(tmp_path: Path) -> None:
     """Behaviour 50: there is a cap; connections that are there stay served."""
-    options = server_options(tmp_path, front=FrontOptions(connections_count_max=8))
+    options = server_options(tmp_path, front=FrontOptions(connections_count_max=16))
     async with Server(options) as server:
         peers = [await Peer.connect(server.address) for _ in range(8)]
         for _ in range(20):

@@ -1,5 +1,6 @@
 """What peers do wrong fills no log."""
 
+import asyncio
 import logging
 import re
 from pathlib import Path
@@ -49,6 +50,12 @@ async def test_however_many_peers_there_are(caplog: pytest.LogCaptureFixture) ->
     assert lines(caplog)[-1] == f"protocol error peer=others suppressed={4 * PEERS_COUNT_MAX - 1}"
 
 
+async def misbehave(address: str, sent: bytes) -> None:
+    async with await Peer.connect(address, greet=False) as peer:
+        await peer.send(sent)
+        await peer.ended()
+
+
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_flood_of_garbage_makes_a_line_of_each_kind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,10 +64,7 @@ async def test_a_flood_of_garbage_makes_a_line_of_each_kind(tmp_path: Path, capl
     async with Server(server_options(tmp_path, front=FrontOptions(token="sesame"))) as server:
         garbled = hello(token="sesame") + bytes(40)
         for sent in (bytes(40), hello(token="wrong"), garbled, b"GET / HTTP/1.1\r\n\r\n"):
-            for _ in range(20):
-                async with await Peer.connect(server.address, greet=False) as peer:
-                    await peer.send(sent)
-                    await peer.ended()
+            await asyncio.gather(*(misbehave(server.address, sent) for _ in range(20)))
         assert server.statistics()["front"].protocol_errors_total == 60
         kinds = [line.partition(" peer=")[0] for line in lines(caplog)]
         assert kinds == [

@@ -1,0 +1,51 @@
+"""A bound that identities share, so that none of them can use up the places that others need.
+
+An identity is whatever the caller counts by: the address of a host, or a name. It may take a place while it holds
+fewer places than are free. So one identity alone gets half of the places, each of n greedy ones 1/(n+1), and an
+identity that holds nothing finds a place while any is free. No place is taken away from its holder.
+
+(The rule is the dynamic threshold by which switches share the buffer of their ports: Choudhury and Hahne, 1998.)
+"""
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Identity = TypeVar("Identity", bound=Hashable)
+
+
+class Shares(Generic[Identity]):
+    """The places of one bound, and how many of them each identity holds. Knows no clock and no owner of a place.
+
+    Attributes:
+        places_count: how many places there are; if it falls, holders keep their places.
+    """
+
+    def __init__(self, places_count: int) -> None:
+        self.places_count = places_count
+        self._held: Counter[Identity] = Counter()
+        self._taken_count = 0
+
+    def __len__(self) -> int:
+        """Return how many places are taken."""
+        return self._taken_count
+
+    def count_of(self, identity: Identity) -> int:
+        """Return how many places an identity holds."""
+        return self._held[identity]
+
+    def has_room(self, identity: Identity) -> bool:
+        """Return whether an identity may take one more place."""
+        return self._held[identity] < self.places_count - self._taken_count
+
+    def take(self, identity: Identity) -> None:
+        """Count a place as taken; the caller has checked that there is room, or accepts that there is not."""
+        self._held[identity] += 1
+        self._taken_count += 1
+
+    def release(self, identity: Identity) -> None:
+        """Return a place of an identity that holds one."""
+        self._taken_count -= 1
+        self._held[identity] -= 1
+        if not self._held[identity]:
+            del self._held[identity]
