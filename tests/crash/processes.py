@@ -79,9 +79,15 @@ class ServerProcess:
 
 
 def kill(pid: int) -> None:
-    """Kill a child, which may end by itself at this moment.
+    """Kill a child, which may end by itself at this moment."""
+    signal_child(pid, signal.SIGKILL)
 
-    `Process.kill` would look first whether it has, and so take its exit code from asyncio, which then reports 255.
+
+def signal_child(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a child, which may end by itself at this moment.
+
+    `Process.send_signal` would look first whether it has ended, and so take its exit code from asyncio, which then
+    reports 255.
     """
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)

@@ -24,13 +24,25 @@ from tests.support.servers import ENVIRONMENT_OF_BUSY
 
 SECONDS: Final = 6.0
 
+TINY_CACHES: Final = {
+    "MILLRACE_CONTAINER_IDLE_BYTES_MAX": "0",
+    "MILLRACE_CACHE_BUDGET_BYTES": str(64 << 10),
+    "MILLRACE_CACHE_PAGE_SIZE_BYTES": str(4 << 10),
+    "MILLRACE_CACHE_READ_AHEAD_BYTES": str(8 << 10),
+}
+"""Nothing idle is held in memory, and few events that were moved to tier 2."""
+
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "quiet": SETTINGS_SMALL,
     "busy": ENVIRONMENT_OF_BUSY,
     "forgetful": {
         **ENVIRONMENT_OF_BUSY,
-        "MILLRACE_CONTAINER_IDLE_BYTES_MAX": "0",
+        **TINY_CACHES,
         "MILLRACE_CONTAINER_VERIFIED_AT_ONCE_COUNT_MAX": "0",
+    },
+    "forgetful and quiet": {
+        **SETTINGS_SMALL,
+        **TINY_CACHES,
     },
 }
 """How a server is set. What is idle is nowhere but in the checkpoint of one that is forgetful."""

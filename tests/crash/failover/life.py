@@ -3,9 +3,12 @@
 import asyncio
 import random
 import statistics
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import millrace
+from millrace.client.client import Client
 from tests.crash.failover.faults import Faults
 from tests.crash.failover.pair import Pair
 from tests.crash.failover.probe import Probe
@@ -37,24 +40,31 @@ class Life(life.Life):
                 flush=True,
             )
 
-    async def _kill(self) -> None:
+    @asynccontextmanager
+    async def entrance(self) -> AsyncIterator[str]:
+        """Yield the addresses of both servers."""
+        yield self.server.address
+
+    async def fail(self, client: Client) -> None:
         """Let one thing fail after the other until clients have had acks for as long as the life is to be."""
+        # The probe has a client of its own, so that it does not wait for requests of others.
         dice = random.Random(self.dice.random())
         async with (
-            millrace.connect(self.server.address, options=PATIENT) as client,
+            millrace.connect(self.server.address, options=PATIENT) as own,
             asyncio.TaskGroup() as tasks,
         ):
-            probe = Probe(client, self._recorder, STREAMS[0])
+            probe = Probe(own, self._recorder, STREAMS[0])
             tasks.create_task(probe.run(), name="probe")
             faults = Faults(self.server, probe, dice, self.counted, self.failovers_s)
             lived_s = 0.0
-            while not self._is_over:
+            while not self.is_over:
                 living_s = dice.uniform(0.3, 4.0)
                 await asyncio.sleep(living_s)
-                lived_s += living_s if self._has_begun else 0.0
+                lived_s += living_s if self.has_begun else 0.0
                 fault = faults.draw()
                 print(f"fault: {fault.value}", flush=True)
+                self.story.append(fault.name)
                 await faults.carry_out(fault)
                 if lived_s >= self.seconds:
-                    self._over.set()
+                    self.end()
             probe.end()

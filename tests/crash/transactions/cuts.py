@@ -1,7 +1,7 @@
 """A reader of several streams, which goes from one consistent cut to the next and finds whole transactions only."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import millrace
@@ -18,6 +18,7 @@ class CutReader:
     Attributes:
         places: the last cut.
         torn: how many events it has of a transaction that it does not have whole.
+        reads_together: whether it reads all streams by one reader, and not by one for each.
     """
 
     client: Client
@@ -26,6 +27,7 @@ class CutReader:
     places: dict[str, millrace.StreamCut]
     counted: Counter[str]
     torn: Counter[Tag] = field(default_factory=Counter)
+    reads_together: bool = False
 
     async def step(self) -> None:
         """Read up to a new cut.
@@ -33,20 +35,24 @@ class CutReader:
         Raises:
             AssertionError: a transaction is before it in part.
         """
-        call = self.recorder.call("cuts", "cut", streams=list(self.streams))
-        cuts = await self.client.stream_cuts(self.streams)
-        self.recorder.answer(call, "cut", cuts={stream: recorded_cut(cut) for stream, cut in cuts.items()})
-        for stream, cut in cuts.items():
-            async with self.client.reader(stream, start=self.places[stream], end=cut) as reader:
-                async for event in reader:
-                    self._take(event.value.decode())
+        cuts = await take_cuts(self.client, self.recorder, "cuts", self.streams)
+        async for value in self._values(cuts):
+            self._take(value)
         assert not self.torn, f"parts of transactions are before the cuts {cuts}: {self.torn}"
         self.places = cuts
         self.counted["cuts read"] += 1
 
-    def place_in(self, stream: str) -> Callable[[], millrace.StreamCut]:
-        """Return what says how far it is in a stream."""
-        return lambda: self.places[stream]
+    async def _values(self, cuts: Mapping[str, millrace.StreamCut]) -> AsyncIterator[str]:
+        """Yield the events up to cuts."""
+        if self.reads_together:
+            async with self.client.reader(list(self.streams), start=self.places, end=cuts) as several:
+                async for event in several:
+                    yield event.value.decode()
+            return
+        for stream, cut in cuts.items():
+            async with self.client.reader(stream, start=self.places[stream], end=cut) as reader:
+                async for event in reader:
+                    yield event.value.decode()
 
     def _take(self, value: str) -> None:
         if (found := Tag.parse(value)) is None:
@@ -55,3 +61,13 @@ class CutReader:
         self.torn[tag] += 1
         if self.torn[tag] == tag.event_count:
             del self.torn[tag]
+
+
+async def take_cuts(
+    client: Client, recorder: Recorder, who: str, streams: Sequence[str]
+) -> dict[str, millrace.StreamCut]:
+    """Return cuts of streams at one moment."""
+    call = recorder.call(who, "cut", streams=list(streams))
+    cuts = await client.stream_cuts(streams)
+    recorder.answer(call, "cut", cuts={stream: recorded_cut(cut) for stream, cut in cuts.items()})
+    return cuts

@@ -5,11 +5,12 @@ the same kind of life, and not the same instant of each kill.
 """
 
 import asyncio
-import itertools
 import random
 import sys
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -25,7 +26,8 @@ from tests.crash.recorded_reads import RecordedRead, record_lineage, recorded_cu
 from tests.crash.torture import Server
 from tests.crash.transactions.accounting import Books
 from tests.crash.transactions.chain import COOKED, CURSOR, RAW
-from tests.crash.transactions.cuts import CutReader
+from tests.crash.transactions.cuts import CutReader, take_cuts
+from tests.crash.transactions.faults import scale_once
 from tests.crash.transactions.lanes import STREAMS
 from tests.crash.transactions.process import ROOT, ClientProcess
 from tests.crash.transactions.queries import check_batches, recorded_producer
@@ -41,7 +43,7 @@ QUERIES: Final = 2
 PRODUCERS: Final = ("query-a", "query-b")
 """Writer ids of all queries: each process is each of them, twice."""
 KEYS_OF_PRODUCERS: Final = {"raw": 7, "beside": 3}
-SEGMENTS_OPEN_MAX: Final = 8
+LOOKERS: Final = 2
 PATIENCE_S: Final = 300.0
 """Beyond the time of the life itself: after so long something waits for what never comes."""
 DECISIONS: Final = (("commit", "abort"), ("abort", "commit"), ("commit", "commit"), ("abort", "abort"))
@@ -89,13 +91,16 @@ class Decisions:
 
 
 @dataclass
-class Life:
+class Life(ABC):
     """One life of some streams.
 
     Attributes:
         seconds: so long the server lives, in all of its lives together, once all clients have begun.
         histories: a folder, in which each process records its part of the history.
         counted: what happened, and how often.
+        story: the faults so far, in order.
+        clients: the client processes.
+        has_begun: whether all of these have.
     """
 
     server: Server
@@ -103,6 +108,9 @@ class Life:
     seconds: float
     histories: Path
     counted: Counter[str] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)
+    clients: list[ClientProcess] = field(default_factory=list)
+    has_begun: bool = False
     consumers: dict[str, Consumer] = field(default_factory=dict)
     events: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: {stream: [] for stream in ALL})
     decisions: Decisions = field(default_factory=Decisions)
@@ -113,13 +121,22 @@ class Life:
         self._next_numbers: dict[str, int] = {}
         self._deciders: list[ClientProcess] = []
         self._is_disturbed = True
-        self._has_begun = False
         self._over = asyncio.Event()
 
     async def run(self) -> None:
-        """Live it. Whoever sees what must not be raises AssertionError."""
-        connected = millrace.connect(self.server.address, options=PATIENT)
-        async with asyncio.timeout(10 * self.seconds + PATIENCE_S), connected as client:
+        """Live it. Whoever sees what must not be raises AssertionError, with the faults so far as a note."""
+        try:
+            await self._live()
+        except BaseException as error:
+            error.add_note(f"faults, in order: {' '.join(self.story)}")
+            raise
+
+    async def _live(self) -> None:
+        async with (
+            asyncio.timeout(10 * self.seconds + PATIENCE_S),
+            self.entrance() as self._address,
+            millrace.connect(self._address, options=PATIENT) as client,
+        ):
             heads = {}
             for stream in ALL:
                 count = self.dice.randint(1, 3)
@@ -127,15 +144,24 @@ class Life:
                 await client.create_stream(stream, millrace.StreamConfig(scaling=scaling))
                 heads[stream] = await client.stream_cut(stream).head()
                 self.consumers[stream] = Consumer(Seen(stream), always(heads[stream]))
-            cuts = CutReader(client, self._recorder, STREAMS, {name: heads[name] for name in STREAMS}, self.counted)
+            cuts = [
+                CutReader(
+                    client, self._recorder, STREAMS, {name: heads[name] for name in STREAMS}, self.counted,
+                    reads_together=reads_together,
+                )
+                for reads_together in (False, True)
+            ]  # fmt: skip
             async with asyncio.TaskGroup() as reading:
                 for consumer in self.consumers.values():
                     reading.create_task(self._consume(client, consumer), name=consumer.seen.name)
                 async with asyncio.TaskGroup() as disturbing:
                     disturbing.create_task(self._scale(client), name="scale")
                     disturbing.create_task(self._truncate(client, cuts), name="truncate")
-                    disturbing.create_task(self._kill(), name="kill")
-                    disturbing.create_task(self._read_cuts(cuts), name="cuts")
+                    disturbing.create_task(self.fail(client), name="fail")
+                    for reader in cuts:
+                        disturbing.create_task(self._read_cuts(reader), name="cuts")
+                    for number in range(LOOKERS):
+                        disturbing.create_task(self._look(client, f"looker-{number}"), name="look")
                     disturbing.create_task(self._list(client), name="list")
                     await self._write()
                     self._is_disturbed = False
@@ -143,8 +169,21 @@ class Life:
             await self._check(client)
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether clients are to end."""
         return self._over.is_set()
+
+    def end(self) -> None:
+        """Begin the end of the life."""
+        self._over.set()
+
+    @abstractmethod
+    def entrance(self) -> AbstractAsyncContextManager[str]:
+        """Return what yields the address where clients connect."""
+
+    @abstractmethod
+    async def fail(self, client: Client) -> None:
+        """Cause faults, and note them in the story, until the life is over; then end it."""
 
     # --- the clients in processes of their own ---
 
@@ -156,6 +195,7 @@ class Life:
             self._query(number) for number in range(QUERIES)
         ]
         chains = [self._process("chain", f"chain-{number}") for number in range(CHAINS)]
+        self.clients += [*chains, *self._deciders, *writers]
         async with asyncio.TaskGroup() as tasks:
             for chain in chains:
                 tasks.create_task(chain.run(over["chain"]), name=chain.name)
@@ -166,20 +206,20 @@ class Life:
                     writing.create_task(writer.run(over["writing"]), name=writer.name)
                 writing.create_task(self._produce("raw", RAW), name="raw")
                 writing.create_task(self._produce("beside", STREAMS[0]), name="beside")
-                for each in (*chains, *self._deciders, *writers):  # a busy machine takes long to start them
+                for each in self.clients:  # a busy machine takes long to start them
                     await each.has_begun.wait()
-                self._has_begun = True
+                self.has_begun = True
                 await self._over.wait()
                 over["writing"].set()
             await self.decisions.all_told.wait()
             over["decider"].set()
             over["chain"].set()
-        for each in (*chains, *self._deciders, *writers):
+        for each in self.clients:
             self.counted[f"times a {each.role} was killed"] += each.kills
 
     def _process(self, role: str, name: str) -> ClientProcess:
         dice = random.Random(self.dice.random())
-        return ClientProcess(role, name, self.server.address, self.histories, dice, self._hear)
+        return ClientProcess(role, name, self._address, self.histories, dice, self._hear)
 
     def _worker(self, number: int) -> ClientProcess:
         worker = self._process("worker", f"worker-{number}")
@@ -231,17 +271,17 @@ class Life:
         dice = random.Random(self.dice.random())
         count = life = 0
         is_complete = True
-        while not (is_complete and self._is_over):
+        while not (is_complete and self.is_over):
             life += 1
             count += dice.randint(100, 1000) if is_complete else 0
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", producing.__name__, self.server.address, stream, name,
+                sys.executable, "-m", producing.__name__, self._address, stream, name,
                 str(KEYS_OF_PRODUCERS[name]), str(count), str(dice.random()),
                 str(self.histories / f"{name}-{life}.jsonl"),
                 stdout=asyncio.subprocess.DEVNULL, cwd=ROOT,
             )  # fmt: skip
             try:
-                if dice.random() < 0.3 and not self._is_over:
+                if dice.random() < 0.3 and not self.is_over:
                     await asyncio.sleep(dice.uniform(0.3, 1.5))
                     kill(process.pid)
                 code = await process.wait()
@@ -258,30 +298,17 @@ class Life:
 
     async def _scale(self, client: Client) -> None:
         dice = random.Random(self.dice.random())
-        while not self._is_over:
-            stream = dice.choice((*STREAMS, *ALL))
-            opened = (await client.stream_info(stream)).open_segments
-            first = dice.randrange(len(opened))
-            chosen = opened[first : first + dice.choice([1, 1, 2, 3, len(opened)])]
-            low, high = chosen[0].key_range.low, chosen[-1].key_range.high
-            count = 1 if len(opened) > SEGMENTS_OPEN_MAX else dice.choice([1, 1, 2, 3])
-            borders = sorted({low, high, *(dice.randrange(low + 1, high) for _ in range(count - 1))})
-            try:
-                await client.scale_stream(
-                    stream, seal=[segment.segment_id for segment in chosen], ranges=list(itertools.pairwise(borders))
-                )
-                self.counted["scaled by hand"] += 1
-            except millrace.InvalidArgumentError:
-                self.counted["scaled by a commit first"] += 1
+        while not self.is_over:
+            await scale_once(client, dice.choice((*STREAMS, *ALL)), dice, self.counted)
             await asyncio.sleep(dice.random() * 0.25)
 
-    async def _truncate(self, client: Client, cuts: CutReader) -> None:
-        """Truncate at places of consumers that the reader of cuts has passed, and the other way round."""
+    async def _truncate(self, client: Client, cuts: Sequence[CutReader]) -> None:
+        """Truncate at places of readers that all others have passed."""
         dice = random.Random(self.dice.random())
-        while not self._is_over:
+        while not self.is_over:
             await asyncio.sleep(dice.random() * 0.5)
             stream = dice.choice(STREAMS)
-            places = [self.consumers[stream].place(), cuts.places[stream]]
+            places = [self.consumers[stream].place(), *(reader.places[stream] for reader in cuts)]
             info = await client.stream_info(stream)
             if any(place.places.keys() - info.lineage().by_id.keys() for place in places):
                 continue  # it was truncated meanwhile
@@ -294,28 +321,10 @@ class Life:
                     self.counted["truncated"] += 1
                     break
 
-    async def _kill(self) -> None:
-        """Kill the server until it has lived for as long as the life is to be: on a busy machine starts take long."""
-        dice = random.Random(self.dice.random())
-        lived_s = 0.0
-        while not self._is_over:
-            living_s = dice.uniform(0.3, 4.0)
-            await asyncio.sleep(living_s)
-            lived_s += living_s if self._has_begun else 0.0
-            if lived_s >= self.seconds:
-                self._over.set()
-            if dice.random() < 0.1:
-                assert await asyncio.to_thread(self.server.stop) == 0
-                self.counted["servers stopped"] += 1
-            else:
-                await asyncio.to_thread(self.server.kill)
-                self.counted["servers killed"] += 1
-            await asyncio.to_thread(self.server.start)
-
     async def _list(self, client: Client) -> None:
         """Ask all the time which transactions are open or prepared: each is in the list once."""
         dice = random.Random(self.dice.random())
-        while not self._is_over:
+        while not self.is_over:
             numbers = [listed.number async for listed in client.list_transactions()]
             assert numbers == sorted(set(numbers))
             await asyncio.sleep(dice.random() * 0.2)
@@ -346,6 +355,14 @@ class Life:
             await cuts.step()
             await asyncio.sleep(dice.random() * 0.2)
         await cuts.step()
+
+    async def _look(self, client: Client, name: str) -> None:
+        """Take cuts of some of all streams, which readers of others may contradict."""
+        dice = random.Random(self.dice.random())
+        while not self.is_over:
+            await take_cuts(client, self._recorder, name, dice.sample(ALL, dice.randint(1, len(ALL))))
+            self.counted["cuts taken"] += 1
+            await asyncio.sleep(dice.random() * 0.1)
 
     # --- at the end ---
 

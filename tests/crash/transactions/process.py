@@ -5,16 +5,19 @@ import os
 import random
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.crash.processes import kill
+from tests.crash.processes import kill, signal_child
 from tests.crash.transactions import program
 
 ROOT: Final = Path(__file__).resolve().parents[3]
+START_S: Final = 0.7
+"""How long a process takes to start where nothing else runs."""
 
 
 @dataclass
@@ -25,7 +28,7 @@ class ClientProcess:
         hear: called with the words of each line that it says.
         arguments: for the next life.
         resume: what the next life is told first.
-        life_s_max: it is killed before it is older.
+        life_s_max: it is killed before it is older; on a slow machine it lives as much longer as it takes to start.
         has_begun: set once the first life has begun.
     """
 
@@ -41,6 +44,7 @@ class ClientProcess:
     has_begun: asyncio.Event = field(default_factory=asyncio.Event)
     kills: int = 0
     _lives: int = 0
+    _slowness: float = 1.0
     _process: Process | None = field(default=None, repr=False)
 
     async def run(self, is_over: asyncio.Event) -> None:
@@ -52,7 +56,7 @@ class ClientProcess:
                     listening = tasks.create_task(self._listen(process))
                     ending = tasks.create_task(is_over.wait())
                     await asyncio.wait(
-                        [listening, ending], timeout=self.dice.uniform(0.3, self.life_s_max),
+                        [listening, ending], timeout=self.dice.uniform(0.3, self.life_s_max) * self._slowness,
                         return_when=asyncio.FIRST_COMPLETED,
                     )  # fmt: skip
                     has_ended = ending.done()
@@ -75,9 +79,22 @@ class ClientProcess:
             assert self._process.stdin is not None
             self._process.stdin.write(f"{line}\n".encode())
 
+    async def stand_still(self, seconds: float) -> None:
+        """Stop the process that lives now for some seconds (SIGSTOP), unless it is killed meanwhile."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        signal_child(process.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            if process.returncode is None:
+                signal_child(process.pid, signal.SIGCONT)
+
     async def _start(self) -> Process:
         """Start the next life, and return when it has begun."""
         self._lives += 1
+        started_s = time.monotonic()
         history = self.histories / f"{self.name}-{self._lives}.jsonl"
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", program.__name__, self.role, self.address, self.name, str(self._lives),
@@ -90,6 +107,7 @@ class ClientProcess:
         except BaseException:
             await self._end(process)
             raise
+        self._slowness = max(1.0, (time.monotonic() - started_s) / START_S)
         self._process = process
         self.has_begun.set()
         for line in self.resume():
