@@ -8,7 +8,8 @@
 One event loop runs in one background thread for each client; every call hands its work to that loop and waits. Methods
 are derived from those of the async client (`millrace.client.loop_thread`): what is written out here is what differs for
 threads. What is read crosses the threads a block at a time, not an event at a time. A client may be used by many
-threads; a writer too, and each thread's events stay in the order it wrote them; a reader by one thread at a time.
+threads; a writer too, and each thread's events stay in the order it wrote them. Threads that share a reader share its
+events: each event goes to one of them, and all of them see the end.
 A thread that waits for a reader is ended by closing the client in another one: it sees `ClientClosedError`.
 
 Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt, and nothing that was read is lost.
@@ -20,6 +21,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -367,23 +369,25 @@ class _EventReader(Opened[S_co]):
 
     def __init__(self, loop: LoopThread, reader: S_co, manager: AbstractAsyncContextManager[Any]) -> None:
         super().__init__(loop, reader, manager)
-        # The block in hand, and how many of its events were handed out.
-        self._events: list[Event] = []
-        self._given = 0
+        # The block in hand, and the rest of its events: an iterator of a list, whose steps are atomic.
+        self._block: list[Event] = []
+        self._events: Iterator[Event] = iter(())
+        # Held by the thread that takes the next block, which may have to wait for it.
+        self._turn = threading.Lock()
 
     def __iter__(self) -> Self:
         """Iterate over the events."""
         return self
 
     def __next__(self) -> Event:
-        """Return the next event, waiting for it."""
-        if self._given == len(self._events):
-            self._events = self._loop.call(self._target.next_events)
-            self._given = 0
-            if not self._events:
-                raise StopIteration
-        event = self._events[self._given]
-        self._given += 1
+        """Return the next event, waiting for it. Several threads may share it, see `EventReader`."""
+        while (event := next(self._events, None)) is None:
+            self._loop.check()  # in a forked child no thread gives the turn back
+            with self._turn:
+                if not length_hint(self._events):
+                    self._take(self._loop.call(self._target.next_events))
+                    if not self._block:
+                        raise StopIteration
         return event
 
     @documented(AsyncReader.next_events)
@@ -392,8 +396,13 @@ class _EventReader(Opened[S_co]):
 
         A block is what came together: for programs that process, and commit, as much as there is.
         """
-        left, self._events, self._given = self._events[self._given :], [], 0
-        return left or self._loop.call(self._target.next_events)
+        self._loop.check()
+        with self._turn:
+            left = list(self._events)
+            return left or self._loop.call(self._target.next_events)
+
+    def _take(self, events: list[Event]) -> None:
+        self._block, self._events = events, iter(events)
 
     _arrow_batches = iterated(_arrow_batches_of)
 
@@ -409,7 +418,7 @@ class _EventReader(Opened[S_co]):
     def to_arrow(self, *, json: "bool | pa.Schema" = False, infer_count: int = INFER_COUNT) -> "pa.RecordBatchReader":
         """Return the events as a stream of Arrow batches: see `millrace.client.read.event_reader.EventReader.to_arrow`.
 
-        Any thread may read it; one at a time.
+        Any thread may read it; several threads share its batches.
 
         Raises:
             InvalidArgumentError: events of a block are left; take them first.
@@ -436,7 +445,8 @@ class _EventReader(Opened[S_co]):
     @property
     def _first_left(self) -> Event | None:
         """The event that comes next, if it is in hand."""
-        return self._events[self._given] if self._given < len(self._events) else None
+        left = length_hint(self._events)
+        return self._block[-left] if left else None
 
 
 class Reader(_EventReader[AsyncReader]):

@@ -26,9 +26,10 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from millrace.client import exit_flush
 from millrace.client.transport.fork_guard import ForkGuard
+from millrace.model.errors import InvalidArgumentError
 from millrace.model.shown import PublicNames
 
-from .errors import ClientClosedError, WrongLoopError
+from .errors import ClientClosedError, ForkedClientError, WrongLoopError
 from .event_loop import new_event_loop
 
 A = TypeVar("A")
@@ -75,7 +76,7 @@ class LoopThread:
             ForkedClientError: the process was forked; the thread is in the parent.
             ClientClosedError: the loop was stopped.
         """
-        self._check()
+        self.check()
 
         async def run() -> T:
             try:
@@ -94,7 +95,7 @@ class LoopThread:
 
         Raises like `start`.
         """
-        self._check()
+        self.check()
         with self._lock:
             self._check_is_running()
             self._loop.call_soon_threadsafe(function)
@@ -113,7 +114,13 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise if nothing can be handed to the loop here.
+
+        Raises:
+            ForkedClientError: the process was forked; the thread is in the parent.
+            WrongLoopError: this is the thread of the loop.
+        """
         self._guard.check()
         if threading.current_thread() is self._thread:
             raise WrongLoopError("a blocking client cannot be used inside its own event loop: use millrace.connect")
@@ -235,32 +242,80 @@ def iterated(
 
     @documented(method)
     def iterate(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        iterator = method(self._target, *args, **kwargs)
-        # An interrupt ends the wait for a step here before the step has ended there, and only then can it be closed.
-        stepping = asyncio.Lock()
-
-        async def step() -> T:
-            async with stepping:
-                return await anext(iterator)
-
-        async def close() -> None:
-            async with stepping:
-                aclose = getattr(iterator, "aclose", None)
-                if aclose is not None:
-                    await aclose()
-
-        try:
-            while True:
-                try:
-                    item = self._loop.call(step)
-                except StopAsyncIteration:
-                    return
-                yield item
-        finally:
-            with suppress(ClientClosedError):  # whose client has closed this, too
-                self._loop.call(close)
+        return _Steps(self._loop, lambda: method(self._target, *args, **kwargs))
 
     return iterate
+
+
+class _Steps(Iterator[T]):
+    """The steps of an asynchronous iterator, for any number of threads: one after the other takes the next one.
+
+    It ends with the iterator, with the first error, or when it is closed or forgotten.
+
+    Args:
+        begin: returns the iterator; called with the first step.
+    """
+
+    def __init__(self, loop: LoopThread, begin: Callable[[], AsyncIterator[T]]) -> None:
+        self._loop = loop
+        self._begin = begin
+        self._iterator: AsyncIterator[T] | None = None
+        # An interrupt ends the wait for a step here before the step has ended there, and only then can it be closed.
+        self._stepping = asyncio.Lock()
+        self._turn = threading.Lock()
+        self._has_ended = False
+
+    def __next__(self) -> T:
+        self._loop.check()  # in a forked child no thread gives the turn back
+        with self._turn:
+            if self._has_ended:
+                raise StopIteration
+            try:
+                return self._loop.call(self._step)
+            except StopAsyncIteration:
+                self._end()
+                raise StopIteration from None
+            except BaseException:
+                self._end()
+                raise
+
+    def __del__(self) -> None:
+        """Close what was forgotten."""
+        with suppress(ForkedClientError, WrongLoopError):
+            self._end()
+
+    def close(self) -> None:
+        """End it and what it iterates over; closing again does nothing.
+
+        Raises:
+            InvalidArgumentError: another thread waits for its next step. Closing the client ends that.
+        """
+        self._loop.check()
+        if not self._turn.acquire(blocking=False):
+            raise InvalidArgumentError("another thread waits for the next item of this iterator: close the client")
+        try:
+            self._end()
+        finally:
+            self._turn.release()
+
+    async def _step(self) -> T:
+        async with self._stepping:
+            if self._iterator is None:
+                self._iterator = self._begin()
+            return await anext(self._iterator)
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            if self._iterator is not None:
+                with suppress(ClientClosedError):  # whose client has closed this, too
+                    self._loop.call(self._close)
+
+    async def _close(self) -> None:
+        async with self._stepping:
+            aclose = getattr(self._iterator, "aclose", None)
+            if aclose is not None:
+                await aclose()
 
 
 def opened(

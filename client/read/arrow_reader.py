@@ -10,6 +10,7 @@ Values that are JSON objects can become columns. The columns that an event has b
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
@@ -55,9 +56,22 @@ async def open_arrow(
         check_schema(json)
     pulled = _pulled(first, batches, wait)
     if json is False:
-        return pa.RecordBatchReader.from_batches(plain, pulled)
+        return pa.RecordBatchReader.from_batches(plain, _Serial(pulled))
     schema = _typed_schema(json, plain)
-    return pa.RecordBatchReader.from_batches(schema, _typed(pulled, JsonDecoder(json, ends_at_first=True), schema))
+    typed = _typed(pulled, JsonDecoder(json, ends_at_first=True), schema)
+    return pa.RecordBatchReader.from_batches(schema, _Serial(typed))
+
+
+class _Serial(Iterator[pa.RecordBatch]):
+    """The batches of a generator, for any number of threads: one after the other takes the next one."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._turn = threading.Lock()
+
+    def __next__(self) -> pa.RecordBatch:
+        with self._turn:
+            return next(self._batches)
 
 
 async def _first(batches: "AsyncIterator[pa.RecordBatch]", count: int) -> list[pa.RecordBatch]:

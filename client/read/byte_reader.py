@@ -6,6 +6,7 @@
 While the server is away a read waits; an end to that is `ClientOptions.outage_timeout_s`.
 """
 
+import asyncio
 import io
 import sys
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ READ_AHEAD_BYTES: Final = 256 * KIB
 class ByteReader(Handle):
     """Reads bytes of a byte stream, from any place. Made by `client.byte_reader`; an async context manager.
 
-    One task at a time may use it.
+    Several tasks may share it: each call is carried out as a whole, after those that began before it.
     """
 
     def __init__(self, channel: Channel, stream: str, *, offset: int, follow: bool) -> None:
@@ -43,6 +44,8 @@ class ByteReader(Handle):
         self._offset = offset
         self._follow = follow
         self._segment_id = 0
+        # Held by the call that is carried out.
+        self._turn = asyncio.Lock()
         # Bytes that were read ahead; they start at `_offset`.
         self._ahead = memoryview(b"")
 
@@ -75,6 +78,10 @@ class ByteReader(Handle):
         Raises:
             InvalidArgumentError: below 0.
         """
+        async with self._turn:
+            return await self._seek(offset, whence)
+
+    async def _seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence == io.SEEK_CUR:
             offset += self._offset
         elif whence == io.SEEK_END:
@@ -102,8 +109,10 @@ class ByteReader(Handle):
             SegmentDamagedError: the bytes fail their checksum on the server.
             OutageTimeoutError: the server was away for `outage_timeout_s`; a later read continues.
         """
-        if size < 0:
-            return await self._gather(sys.maxsize)
+        async with self._turn:
+            return await self._read(size) if size >= 0 else await self._gather(sys.maxsize)
+
+    async def _read(self, size: int) -> bytes:
         while size and not self._ahead:
             piece = await self._fetch(size)
             self._ahead = piece.data
@@ -120,22 +129,23 @@ class ByteReader(Handle):
         Raises:
             EOFError: the stream ends before; the place is where it was.
         """
-        start = self._offset
-        data = await self._gather(size)
-        if len(data) < size:
-            await self.seek(start)
-            raise EOFError(f"{self.stream} ends {size - len(data)} bytes before {start + size}")
-        return data
+        async with self._turn:
+            start = self._offset
+            data = await self._gather(size)
+            if len(data) < size:
+                await self._seek(start)
+                raise EOFError(f"{self.stream} ends {size - len(data)} bytes before {start + size}")
+            return data
 
     async def _gather(self, size: int) -> bytes:
         """Return so many bytes, fewer where the stream ends before; if that fails, the place is where it was."""
         start, pieces, missing = self._offset, [], size
         try:
-            while missing and (piece := await self.read(min(missing, READ_SIZE_BYTES_MAX))):
+            while missing and (piece := await self._read(min(missing, READ_SIZE_BYTES_MAX))):
                 pieces.append(piece)
                 missing -= len(piece)
         except BaseException:
-            await self.seek(start)
+            await self._seek(start)
             raise
         return b"".join(pieces)
 

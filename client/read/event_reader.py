@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
@@ -21,7 +22,7 @@ INFER_COUNT: Final = 1000
 class EventReader(Handle, ABC):
     """An iterator of the events of blocks, to be left with `async with`. Belongs to one event loop.
 
-    One task at a time may wait for it.
+    Several tasks may share it: each event goes to one of them, and all of them see the end.
 
     Attributes:
         has_stream: whether its batches say of which stream an event is.
@@ -32,6 +33,8 @@ class EventReader(Handle, ABC):
     def __init__(self) -> None:
         # The rest of the events of the current block: the iterator of a list, whose length is known.
         self._events: Iterator[Event] = iter(())
+        # Held by the task that takes the next block, which may have to wait for it.
+        self._turn = asyncio.Lock()
         self._waiting: asyncio.Future[None] | None = None
         self._closed = False
 
@@ -60,22 +63,25 @@ class EventReader(Handle, ABC):
             SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
             OutageTimeoutError: the server was away for `outage_timeout_s`; a reader from `resume_at` reads on.
         """
-        event = next(self._events, None)
-        if event is not None:
-            return event
-        if not await self._next_block():
-            raise StopAsyncIteration
-        return next(self._events)
+        while (event := next(self._events, None)) is None:
+            if not await self._has_events():
+                raise StopAsyncIteration
+        return event
 
     async def next_events(self) -> list[Event]:
         """Return the events that are left of the current block, or those of the next one; empty at the end.
 
         All of them are of one stream. Waits for at most one block. Cancelling loses nothing. Raises like `__anext__`.
         """
-        events = list(self._events)
-        if not events and await self._next_block():
-            events = list(self._events)
+        while not (events := list(self._events)):
+            if not await self._has_events():
+                break
         return events
+
+    async def _has_events(self) -> bool:
+        """Make the next block the current one, unless another task has done so meanwhile; False at the end."""
+        async with self._turn:
+            return length_hint(self._events) > 0 or await self._next_block()
 
     @abstractmethod
     def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
@@ -88,7 +94,7 @@ class EventReader(Handle, ABC):
 
         The schema is there at once, also of a stream without events. Batches are those of `arrow_batches`; each is
         fetched when it is asked for, and counts as read then. They are asked for in any thread but that of the event
-        loop (`asyncio.to_thread`), one at a time, while this reader is open.
+        loop (`asyncio.to_thread`), while this reader is open.
 
         What reads the batches raises like `__anext__`, and ValueMalformedError where a value does not fit the columns,
         after all events before it. Where it is not written in Python, it may raise an error of its own with that text.
@@ -114,7 +120,7 @@ class EventReader(Handle, ABC):
 
     @abstractmethod
     async def _next_block(self) -> bool:
-        """Make the next block that holds an event the current one; return whether there is one."""
+        """Make the next block that holds an event the current one; return whether there is one. Needs the turn."""
 
     async def _wait(self) -> None:
         """Wait for `_wake`, which may have nothing to say."""

@@ -73,7 +73,7 @@ class ReaderOptions:
 class Reader(EventReader):
     """Reads one stream. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
 
-    One task at a time may wait for it.
+    Several tasks may share it, see `EventReader`; the position is that of all of them together.
     """
 
     def __init__(
@@ -149,8 +149,12 @@ class Reader(EventReader):
 
         A batch counts as read when it is handed out. Raises like `__anext__`.
         """
-        while (placed := await self._take_block()) is not None:
-            yield self.take_batch(placed)
+        while True:
+            async with self._turn:
+                if (placed := await self._take_block()) is None:
+                    return
+                batch = self.take_batch(placed)
+            yield batch
 
     def position(self, *, before: Event | None = None) -> StreamCut:
         """Return the cut after what was handed out: a reader started there continues without gap or repeat.

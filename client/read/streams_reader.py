@@ -50,7 +50,7 @@ class _Member:
 class StreamsReader(EventReader):
     """Reads several streams. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
 
-    One task at a time may wait for it.
+    Several tasks may share it, see `EventReader`; the positions are those of all of them together.
 
     Args:
         named: streams that must be there; the others match a pattern, and may be deleted.
@@ -127,10 +127,13 @@ class StreamsReader(EventReader):
         """
         from .arrow import with_stream
 
-        while (found := await self._take_block()) is not None:
-            member, placed = found
-            batch = with_stream(member.reader.take_batch(placed), member.reader.stream)
-            self._current = None
+        while True:
+            async with self._turn:
+                if (found := await self._take_block()) is None:
+                    return
+                member, placed = found
+                batch = with_stream(member.reader.take_batch(placed), member.reader.stream)
+                self._current = None
             yield batch
 
     def stream_of(self, event: Event) -> str:

@@ -109,6 +109,8 @@ class Subscription(ABC, Generic[Item]):
         # What waits to be taken; a subclass says what that is.
         self._queue: deque[Any] = deque()
         self._on_change = on_change
+        # Held by the task that waits in `next`, which `_waiter` wakes.
+        self._turn = asyncio.Lock()
         self._waiter: asyncio.Future[None] | None = None
         # Set while STREAMING.
         self._connection: Connection | None = None
@@ -149,13 +151,17 @@ class Subscription(ABC, Generic[Item]):
         return None
 
     async def next(self) -> Item | None:
-        """Return the next item, waiting for it; None at the end. Cancelling loses nothing. Raises like `take`."""
+        """Return the next item, waiting for it; None at the end. Cancelling loses nothing. Raises like `take`.
+
+        Several tasks may wait: each item goes to one of them, and all of them see the end.
+        """
         self.start()
-        while (item := self.take()) is None and not self.finished:
-            self._channel.check()
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return item
+        async with self._turn:
+            while (item := self.take()) is None and not self.finished:
+                self._channel.check()
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
+            return item
 
     def close(self) -> None:
         """End the subscription; what waits here is dropped. Closing again does nothing."""
@@ -164,6 +170,7 @@ class Subscription(ABC, Generic[Item]):
         self._queue.clear()
         if self._channel.guard.forked:
             return
+        self._wake()
         if self._task is not None:
             self._task.cancel()
         self._settle()
@@ -246,9 +253,12 @@ class Subscription(ABC, Generic[Item]):
         self._tell()
 
     def _tell(self) -> None:
+        self._wake()
+        self._on_change(self)
+
+    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-        self._on_change(self)
 
     def _unsubscribe(self) -> None:
         """End the subscription on the connection; it may have ended there already."""

@@ -119,7 +119,7 @@ def test_an_iterator_that_is_left_early_is_closed(counter: BlockingCounter, loop
     assert list(counter.count(3)) == [0, 1, 2]
     numbers = counter.count(3)
     assert next(numbers) == 0
-    numbers.close()  # type: ignore[attr-defined]  # an iterator for the caller; a generator in fact
+    numbers.close()  # type: ignore[attr-defined]  # an iterator for the caller
     assert target.log == ["closed", "closed"]
     assert counter.plain()[0] is loop
 
@@ -194,6 +194,25 @@ def test_an_interrupt_of_an_iterator_closes_it_once_its_step_has_ended(counter: 
     assert log == ["waiting", "cancelled", "closed"]
 
 
+def test_threads_share_an_iterator(loop: LoopThread, counter: BlockingCounter) -> None:
+    """Behaviour 100: each item goes to one of them, and all see the end. No thread closes it under one that waits."""
+    target = counter.plain()[1]
+    numbers = counter.count(1000)
+    with ThreadPoolExecutor(4) as pool:
+        parts = [each.result(PATIENCE_S) for each in [pool.submit(list, numbers) for _ in range(4)]]
+        assert sorted(number for part in parts for number in part) == list(range(1000))
+        assert target.log == ["closed"]
+        waits = counter.wait_for_numbers()
+        waiting = [pool.submit(next, waits) for _ in range(2)]
+        while target.log != ["closed", "waiting"]:
+            counter.add(1)
+        with pytest.raises(millrace.InvalidArgumentError, match="another thread waits"):
+            waits.close()  # type: ignore[attr-defined]  # an iterator for the caller
+        loop.stop()
+        errors = {type(each.exception(PATIENCE_S)) for each in waiting}
+    assert errors == {millrace.ClientClosedError, StopIteration}
+
+
 def test_a_stopped_loop_refuses(loop: LoopThread, counter: BlockingCounter) -> None:
     loop.stop()
     loop.stop()
@@ -242,7 +261,7 @@ def test_an_iterator_is_left_quietly_after_the_loop_is_stopped(loop: LoopThread,
     left, asked = counter.count(3), counter.count(3)
     assert (next(left), next(asked)) == (0, 0)
     loop.stop()
-    left.close()  # type: ignore[attr-defined]  # an iterator for the caller; a generator in fact
+    left.close()  # type: ignore[attr-defined]  # an iterator for the caller
     with pytest.raises(millrace.ClientClosedError):
         next(asked)
     assert target.log == ["closed", "closed"]  # by the end of the loop
