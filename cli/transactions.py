@@ -102,14 +102,23 @@ def commit(server: Server, name: NameArgument) -> None:
 
 
 @app.command()
-def abort(server: Server, name: NameArgument) -> None:
-    """Abort an open or prepared transaction. Its events are deleted."""
+def abort(
+    server: Server,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the transaction.")] = None,
+    number: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of the transaction, as `millrace txn list` shows it.")
+    ] = None,
+) -> None:
+    """Abort an open or prepared transaction, by its name or its number. Its events are deleted."""
+    if (name is None) == (number is None):
+        raise typer.BadParameter("write the name of a transaction, or --number N")
     with server.connect() as client:
-        changed = client.abort_transaction(name)
+        changed = client.abort_transaction(name, number=number)
+    subject = name or number
     if changed:
-        print_done(f"aborted transaction {name}")
+        print_done(f"aborted transaction {subject}")
     else:
-        print_note(f"transaction {name} was aborted before; nothing was changed")
+        print_note(f"transaction {subject} was aborted before; nothing was changed")
 
 
 @app.command()

@@ -290,14 +290,21 @@ class Client(StreamControl, DataFrames):
         """
         return await self._transactions.commit(name)
 
-    async def abort_transaction(self, name: str) -> bool:
-        """Abort an open or prepared transaction by its name, from any process; False if it was aborted before.
+    async def abort_transaction(self, name: str | None = None, *, number: int | None = None) -> bool:
+        """Abort an open or prepared transaction, from any process; False if it was aborted before.
+
+        Args:
+            name: of the transaction.
+            number: in place of the name, for example of a transaction without a name; `list_transactions` yields it.
 
         Raises:
+            InvalidArgumentError: neither a name nor a number is given, or both are.
             TransactionCommittedError: it was committed.
             TransactionUnknownError: there is none of that name, or it was forgotten.
         """
-        return await self._transactions.abort(name)
+        if (name is None) == (number is None):
+            raise InvalidArgumentError("abort_transaction takes the name of a transaction, or its number")
+        return await self._transactions.abort(name or "", number=number or 0)
 
     async def producer_info(self, writer_id: str) -> ProducerInfo:
         """Return what is known of a producer: holder, run, last sequence, and the runs that were replaced.

@@ -14,6 +14,17 @@ from typing import Generic, TypeVar
 Identity = TypeVar("Identity", bound=Hashable)
 
 
+def has_room(*, bound: int, taken: int, held: int, more: int = 1) -> bool:
+    """Return whether an identity may take more of a bound, of which a part is taken, by others and by itself.
+
+    Args:
+        bound, taken, more: places, bytes, or whatever the bound counts.
+        held: the part of `taken` that the identity holds.
+    """
+    # The same as to take one after the other while less is held than is free.
+    return held + 2 * more - 1 <= bound - taken
+
+
 class Shares(Generic[Identity]):
     """The places of one bound, and how many of them each identity holds. Knows no clock and no owner of a place.
 
@@ -36,7 +47,7 @@ class Shares(Generic[Identity]):
 
     def has_room(self, identity: Identity) -> bool:
         """Return whether an identity may take one more place."""
-        return self._held[identity] < self.places_count - self._taken_count
+        return has_room(bound=self.places_count, taken=self._taken_count, held=self._held[identity])
 
     def take(self, identity: Identity) -> None:
         """Count a place as taken; the caller has checked that there is room, or accepts that there is not."""

@@ -43,6 +43,8 @@ APPENDS_IN_FLIGHT_MAX: Final = 65536
 NAME_SIZE_BYTES_MAX: Final = 255
 LIST_PAGE_COUNT_MAX: Final = 1000
 HANDSHAKE_TIMEOUT_S: Final = 5.0
+EMPTY_LEASE_S_MAX: Final = 300.0
+"""The longest lease of a transaction without a name, for as long as it has no parts: nothing of it could be missed."""
 UNREAD_PING_S: Final = 5.0
 """So often at least an end that does not read is heard: half of what a client takes for silence must be longer."""
 

@@ -96,9 +96,9 @@ class Transactions:
         committed = await self._channel.request(request)
         return await self._told(await self._channel.request(m.GetTransaction(committed.number, "")))
 
-    async def abort(self, name: str) -> bool:
-        """Abort the transaction that has the name. Raises like `Client.abort_transaction`."""
-        number = _number_of(await self._find(name))
+    async def abort(self, name: str, *, number: int = 0) -> bool:
+        """Abort the transaction with a number, or with a name. Raises like `Client.abort_transaction`."""
+        number = number or _number_of(await self._find(name))
         return bool((await self._channel.request(m.AbortTransaction(number, ""))).changed)
 
     async def listed(

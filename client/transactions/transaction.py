@@ -39,6 +39,7 @@ from millrace.model.shown import short
 from millrace.model.transaction import IMPLICIT_BRANCH
 from millrace.model.transaction import TransactionState as StoredState
 from millrace.wire import messages as m
+from millrace.wire.limits import EMPTY_LEASE_S_MAX
 
 from .beginning import Beginning, begun
 from .branch import Branch, BranchToken, counts_of, new_branch
@@ -161,7 +162,7 @@ class Transaction(BranchWriter):
                 return
         self._open_writers(self._beginning, self._identity, branch=self._branch)
         self.state, self._refusal = TransactionState.OPEN, None
-        self._leases.add(self, self._renew, interval_s=self._lease_s / _RENEWALS_PER_LEASE)
+        self._leases.add(self, self._renew, interval_s=min(self._lease_s, EMPTY_LEASE_S_MAX) / _RENEWALS_PER_LEASE)
 
     async def _begin_at_once(self, lease_ms: int) -> Beginning:
         """Begin where the answer says more than that it has begun: that another one has the name, or the producer."""

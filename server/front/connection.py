@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
             self.shed()
             return
         self._session_id = message.session_id.hex()
-        self._dispatcher.greeted(message.session_id)
+        self._dispatcher.greeted(message.session_id, self._address)
         logger.debug("client greeted peer=%s session=%s client=%s", self._peer, self._session_id, message.client)
         reply = m.HelloReply(
             version=negotiate_version(version_min=message.version_min, version_max=message.version_max),

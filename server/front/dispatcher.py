@@ -77,9 +77,9 @@ class Dispatcher:
         """Whether nothing is under way that a draining connection should wait for."""
         return not self._tasks and not self._replies and not self._session.appends.count
 
-    def greeted(self, session_id: bytes) -> None:
+    def greeted(self, session_id: bytes, address: str) -> None:
         """Know of which client the frames are from now on."""
-        self._handlers = self._handlers.of_session(session_id)
+        self._handlers = self._handlers.of_session(session_id, address)
 
     def take_appends(self, run: AppendRun) -> None:
         """Hand a run of appends to the container, once its segment and its writer are resident.

@@ -96,11 +96,12 @@ class Handlers:
         self._exclusive = exclusive
         self._transactions = transactions
         self._session_id = NO_SESSION
+        self._address = ""
 
-    def of_session(self, session_id: bytes) -> "Handlers":
+    def of_session(self, session_id: bytes, address: str) -> "Handlers":
         """Return handlers that know which client their requests come from."""
         bound = copy(self)
-        bound._session_id = session_id  # noqa: SLF001  # a copy of this one
+        bound._session_id, bound._address = session_id, address  # noqa: SLF001  # a copy of this one
         return bound
 
     async def handle(self, message: m.Message) -> m.Message:
@@ -392,6 +393,7 @@ class Handlers:
             lease_ms=message.lease_ms,
             streams=message.streams,
             session_id=self._session_id,
+            address=self._address,
             producer=_producer_of(message),
             parts=message.parts,
         )
@@ -404,6 +406,7 @@ class Handlers:
             lease_ms=message.lease_ms,
             streams=message.streams,
             session_id=self._session_id,
+            address=self._address,
             producer=_producer_of(message),
             parts=message.parts,
         )

@@ -5,6 +5,9 @@ than a second (the machine was suspended, the disk stood still) counts as a seco
 server whose log is there hears nobody, and nothing counts. Only the length of a lease is durable: after a start each
 starts over. That a transaction expires is a decision like any other, checked on the admitted view; so a request that
 arrived before it wins.
+
+A transaction that has neither a name nor parts is worth nothing to anybody but its client. Its lease is some minutes at
+most, so that a client which begins many of them and disappears takes the places of others for no longer.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import ServerError
 from millrace.server.host.clock import Clock
 from millrace.wire import messages as m
+from millrace.wire.limits import EMPTY_LEASE_S_MAX
 
 from .endings import ENDED_COUNT_MAX, end_transactions
 from .options import TransactionsOptions
@@ -71,11 +75,17 @@ class Leases:
             if transaction.is_renewed or transaction.holders_count:
                 transaction.is_renewed = False
                 since_s = now_s
-            elif (now_s - since_s) * 1000 > transaction.lease_ms:
+            elif now_s - since_s > _lease_s(transaction):
                 expired.append(transaction)
             named_s[transaction.number] = since_s
         self._named_s = named_s
         return expired
+
+
+def _lease_s(transaction: Transaction) -> float:
+    lease_s = transaction.lease_ms / 1000
+    is_empty = not transaction.name and not transaction.admitted_parts
+    return min(lease_s, EMPTY_LEASE_S_MAX) if is_empty else lease_s
 
 
 @dataclass(slots=True)

@@ -44,7 +44,8 @@ class TransactionsOptions:
     """Bounds of transactions; checked when made. Leases and ages count while the server runs.
 
     Attributes:
-        open_count_max: how many transactions may be open at the same time; for others, clients have to try again.
+        open_count_max: how many transactions may be open at the same time; for others, clients have to try again. The
+            addresses of clients share this bound and the others of all transactions: each may have as much as is free.
         open_per_stream_count_max: how many transactions may be open over one stream.
         open_per_session_count_max: how many transactions of one client may be open; those from before the last start of
             the server do not count.

@@ -1,4 +1,7 @@
-"""The bounds of transactions: how many are open, over how much, in how much memory; checked as they begin and grow."""
+"""The bounds of transactions: how many are open, over how much, in how much memory; checked as they begin and grow.
+
+The addresses of the hosts that begin transactions share each bound (`shares`).
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -9,6 +12,7 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import NO_SESSION, Transaction
 from millrace.server.errors import InvalidArgumentError, TransactionsFullError
+from millrace.server.shares import has_room
 from millrace.wire import messages as m
 
 from .new_parts import check_new_parts
@@ -41,24 +45,30 @@ class TransactionLimits:
         if sum(len(route.ranges) for route in routes) > RANGES_COUNT_MAX:
             raise InvalidArgumentError(f"the streams of a transaction have at most {RANGES_COUNT_MAX} open segments")
 
-    def check_open_count(self, streams: Sequence[Stream], session_id: bytes) -> None:
-        """Raise TransactionsFullError if another one may not be open over these streams, begun by this session."""
+    def check_open_count(self, streams: Sequence[Stream], session_id: bytes, address: str) -> None:
+        """Raise TransactionsFullError if a host may not begin another one over these streams, in this session."""
         opened, options = self._opened, self._options
-        if opened.begun_count >= options.open_count_max:
-            raise _too_many(opened.begun_count)
+        counts = [("", opened.begun_count, opened.address_count(address), options.open_count_max)]
         for stream in streams:
-            if opened.count_over(stream.stream_id) >= options.open_per_stream_count_max:
-                raise _too_many(opened.count_over(stream.stream_id), f" over {stream.name}")
+            taken, held = opened.count_over(stream.stream_id), opened.address_count_over(address, stream.stream_id)
+            counts.append((f" over {stream.name}", taken, held, options.open_per_stream_count_max))
+        for which, taken, held, bound in counts:
+            if not has_room(bound=bound, taken=taken, held=held):
+                raise self._too_many(taken, which, f"your address holds {held}; addresses share the limit of {bound}")
         if session_id != NO_SESSION and opened.count_by(session_id) >= options.open_per_session_count_max:
-            raise _too_many(opened.count_by(session_id), " that this client began")
+            raise self._too_many(
+                opened.count_by(session_id), " that this client began", "and that is the limit of one client"
+            )
 
-    def check_memory(self, more_bytes: int) -> None:
-        """Raise TransactionsFullError if all that are open may not take so much more memory."""
+    def check_memory(self, more_bytes: int, address: str) -> None:
+        """Raise TransactionsFullError if the transactions of an address may not take so much more memory."""
         size_bytes, size_max = self._opened.size_bytes, self._options.open_size_bytes_max
-        if size_bytes + more_bytes > size_max:
+        held = self._opened.address_size_bytes(address)
+        if not has_room(bound=size_max, taken=size_bytes, held=held, more=more_bytes):
             raise TransactionsFullError(
-                f"the open transactions take {size_bytes} bytes of memory with their parts, and may take {size_max};"
-                f" {more_bytes} more are asked for: some have to end first",
+                f"the open transactions take {size_bytes} bytes of memory with their parts, {held} of them for your"
+                f" address; {more_bytes} more are asked for, and addresses share the limit of {size_max}: some have to"
+                " end first",
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
@@ -71,15 +81,18 @@ class TransactionLimits:
         """
         check_new_parts(transaction, branch, parts.values(), subject=transaction.subject)
         parts_count, count_max = self._opened.parts_count, self._options.open_parts_count_max
-        if parts_count + len(parts) > count_max:
+        held = self._opened.address_parts_count(transaction.address)
+        if not has_room(bound=count_max, taken=parts_count, held=held, more=len(parts)):
             raise TransactionsFullError(
-                f"the open transactions have {parts_count} parts, and may have {count_max}; some have to end first",
+                f"the open transactions have {parts_count} parts, {held} of them for your address; addresses share the"
+                f" limit of {count_max}: some have to end first",
                 retry_after_ms=RETRY_AFTER_MS,
             )
 
-
-def _too_many(count: int, which: str = "") -> TransactionsFullError:
-    return TransactionsFullError(
-        f"{count} transactions{which} are open, and as many may be; some have to end first",
-        retry_after_ms=RETRY_AFTER_MS,
-    )
+    def _too_many(self, count: int, which: str, limit: str) -> TransactionsFullError:
+        prepared = f"in all, {self._opened.prepared_count} are prepared and wait for a decision"
+        return TransactionsFullError(
+            f"{count} transactions{which} are open, {limit}: some have to end first; {prepared}. `millrace txn list`"
+            " lists them, and `millrace txn abort --number N` aborts one",
+            retry_after_ms=RETRY_AFTER_MS,
+        )

@@ -117,13 +117,21 @@ class TransactionController:
         lease_ms: int,
         streams: Sequence[m.RoutedStream],
         session_id: bytes,
+        address: str = "",
         producer: Producer | None = None,
         parts: Sequence[m.NewPart] = (),
     ) -> Admitted:
         """Begin a transaction when that can be decided. See `begin_now`; cancelling is safe."""
         return await self._when_possible(
             lambda: self.begin_now(
-                number, name, lease_ms=lease_ms, streams=streams, session_id=session_id, producer=producer, parts=parts
+                number,
+                name,
+                lease_ms=lease_ms,
+                streams=streams,
+                session_id=session_id,
+                address=address,
+                producer=producer,
+                parts=parts,
             )
         )
 
@@ -135,6 +143,7 @@ class TransactionController:
         lease_ms: int,
         streams: Sequence[m.RoutedStream],
         session_id: bytes = NO_SESSION,
+        address: str = "",
         producer: Producer | None = None,
         parts: Sequence[m.NewPart] = (),
     ) -> Admitted | None:
@@ -146,6 +155,7 @@ class TransactionController:
             lease_ms: it ends by itself when nothing names it for so long.
             streams: each with what the client has routed by, if it has.
             session_id: of the client, of which no more than so many may be open.
+            address: of the host, which shares the bounds of all with others.
             producer: as whom it is committed; its run takes over. Who joins may leave it out.
             parts: of its branch 0, see `add_parts_now`; none if it has a name.
 
@@ -201,7 +211,7 @@ class TransactionController:
             holder = self._state.exclusive_writers.admitted.get(stream.stream_id)
             if holder is not None:
                 raise WriterExcludedError.of(holder, subject=stream.name)
-        self._limits.check_open_count(over, session_id)
+        self._limits.check_open_count(over, session_id, address)
         opened = self._state.open_transactions
         routes = [opened.shared(stream.stream_id, stream.epoch) or stream.routes for stream in over]
         self._limits.check_ranges(routes)
@@ -215,8 +225,9 @@ class TransactionController:
             parts=part_records(routes, parts, subject=name or str(number)) if parts else [],
         )
         begun = transaction_of(record)
+        begun.address = address
         begun.room_bytes = self._container.options.transaction_size_bytes_max
-        self._limits.check_memory(opened.growth_bytes(routes) + OPEN_PART_SIZE_BYTES * len(parts))
+        self._limits.check_memory(opened.growth_bytes(routes) + OPEN_PART_SIZE_BYTES * len(parts), address)
         wanted = parts_of(record.parts, branch=IMPLICIT_BRANCH)
         if parts:
             self._limits.check_new_parts(begun, IMPLICIT_BRANCH, wanted)
@@ -253,7 +264,7 @@ class TransactionController:
         if has_parts(transaction, wanted):
             return Admitted(transaction, None)
         self._limits.check_new_parts(transaction, branch, wanted)
-        self._limits.check_memory(OPEN_PART_SIZE_BYTES * len(parts))
+        self._limits.check_memory(OPEN_PART_SIZE_BYTES * len(parts), transaction.address)
         self._container.check_room()
         unused = self._ids.checked([segment_id for segment_id, _ in parts])
         decision = self._container.log_decision(record, number, is_followed=True)

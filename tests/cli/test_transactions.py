@@ -90,6 +90,26 @@ def test_a_transaction_is_aborted(ask: Run, running: TestServer) -> None:
     assert ask("txn", "commit", "left").code == 1
 
 
+def test_a_transaction_without_a_name_is_aborted_by_its_number(ask: Run, running: TestServer) -> None:
+    """Behaviour 104: what fills a bound can be ended by a command."""
+    with millrace.blocking.connect(running.address) as client:
+        client.create_stream("transactions/unnamed")
+        transaction = client.begin_transaction("transactions/unnamed")
+        transaction.ping()  # now the server knows it
+        number = transaction.number
+
+        done, again = ask("txn", "abort", "--number", str(number)), ask("txn", "abort", "--number", str(number))
+
+        assert number not in [each.number for each in client.list_transactions()]
+        with pytest.raises(millrace.InvalidArgumentError, match="the name of a transaction, or its number"):
+            client.abort_transaction("left", number=number)
+    assert (done.code, again.code) == (0, 0)
+    assert f"aborted transaction {number}" in done.err
+    assert "nothing was changed" in again.err
+    for arguments in ((), ("left", "--number", "7")):
+        assert ask("txn", "abort", *arguments).code == 2
+
+
 def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
     """Behaviour 69: the error of another holder names the command, which gives the writer id to it."""
     with millrace.blocking.connect(running.address) as client:

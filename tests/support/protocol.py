@@ -94,10 +94,13 @@ class Peer:
         self.replies: dict[int, m.Message] = {}
 
     @classmethod
-    async def connect(cls, address: str, *, greet: bool = True, read_ahead: int = 1 << 26, **fields: Any) -> "Peer":
-        """Connect and, if `greet`, shake hands; `fields` are those of `hello`."""
+    async def connect(
+        cls, address: str, *, greet: bool = True, read_ahead: int = 1 << 26, source: str = "", **fields: Any
+    ) -> "Peer":
+        """Connect, from an address of this host, and, if `greet`, shake hands; `fields` are those of `hello`."""
         host, _, port = address.rpartition(":")
-        peer = cls(*await asyncio.open_connection(host, int(port), limit=read_ahead))
+        local = (source, 0) if source else None
+        peer = cls(*await asyncio.open_connection(host, int(port), limit=read_ahead, local_addr=local))
         if greet:
             try:
                 await peer.send(hello(**fields))

@@ -76,6 +76,7 @@ def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
         if transaction.parts.pop(segment_id, None) is not None:
             state.touch("parts", transaction.number, segment_id)
     transaction.state = TransactionState.PREPARED
+    state.open_transactions.note_prepared(transaction)
     transaction.digest, transaction.branches = record.digest, record.branches
     state.transactions.changed(transaction)
 

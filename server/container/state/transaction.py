@@ -11,10 +11,10 @@ The ranges of keys that a stream has in one epoch are the same to all that begin
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
-from typing import Final
+from typing import Any, Final
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import internal_name
@@ -73,6 +73,8 @@ class Transaction:
     admitted_digest: bytes = field(init=False)
     admitted_branches: list[m.BranchCount] = field(init=False)
     admitted_parts: dict[int, TransactionPart] = field(init=False)
+    # Of the host that began it; empty if that was before the server started.
+    address: str = ""
     # Whether a frame named it since its lease was looked at, and how many requests that wait hold it.
     is_renewed: bool = True
     holders_count: int = 0
@@ -169,6 +171,13 @@ class _Shared:
         return RANGE_SIZE_BYTES * len(self.stream.ranges)
 
 
+def _change(counts: Counter[Any], key: Hashable, difference: int) -> None:
+    """Add to a count; one that is 0 is not kept."""
+    counts[key] += difference
+    if not counts[key]:
+        del counts[key]
+
+
 class OpenTransactions:
     """The transactions that are not over, and whose each of their parts is; keeps both in memory.
 
@@ -185,6 +194,11 @@ class OpenTransactions:
         # Admitted: by number, over which streams it is and which session began it, and how many there are of each.
         self._begun: dict[int, list[int | bytes]] = {}
         self._counts: Counter[int | bytes] = Counter()
+        # Admitted, by address: how many there are, over each stream, and how many parts they have.
+        self._address_counts: Counter[str] = Counter()
+        self._address_stream_counts: Counter[tuple[str, int]] = Counter()
+        self._address_part_counts: Counter[str] = Counter()
+        self._prepared: set[int] = set()
         # Admitted: by number what it shares, by stream and epoch that itself, and its memory.
         self._shares: dict[int, list[tuple[int, int]]] = {}
         self._shared: dict[tuple[int, int], _Shared] = {}
@@ -223,6 +237,32 @@ class OpenTransactions:
         """Return how many of these were begun by a session."""
         return self._counts[session_id]
 
+    def address_count(self, address: str) -> int:
+        """Return how many of these were begun from an address."""
+        return self._address_counts[address]
+
+    def address_count_over(self, address: str, stream_id: int) -> int:
+        """Return how many of these were begun from an address over a stream."""
+        return self._address_stream_counts[address, stream_id]
+
+    def address_parts_count(self, address: str) -> int:
+        """Return how many parts the transactions have that were begun from an address."""
+        return self._address_part_counts[address]
+
+    def address_size_bytes(self, address: str) -> int:
+        """About how much memory these take, without the ranges that they share."""
+        parts_bytes = OPEN_PART_SIZE_BYTES * self._address_part_counts[address]
+        return TRANSACTION_SIZE_BYTES * self._address_counts[address] + parts_bytes
+
+    @property
+    def prepared_count(self) -> int:
+        """How many of these are prepared: no lease ends them."""
+        return len(self._prepared)
+
+    def note_prepared(self, transaction: Transaction) -> None:
+        """Count one as prepared from now on."""
+        self._prepared.add(transaction.number)
+
     @property
     def size_bytes(self) -> int:
         """About how much memory these take, with their parts and the segments of these, what is queued included."""
@@ -248,8 +288,14 @@ class OpenTransactions:
             counted = self._begun[number] = [*(stream.stream_id for stream in transaction.streams), session_id]
             for key in counted:
                 self._counts[key] += 1
+            self._count_address(transaction, 1)
             self._shares[number] = []
             transaction.streams = [self._share(number, stream) for stream in transaction.streams]
+
+    def _count_address(self, transaction: Transaction, difference: int) -> None:
+        _change(self._address_counts, transaction.address, difference)
+        for stream in transaction.streams:
+            _change(self._address_stream_counts, (transaction.address, stream.stream_id), difference)
 
     def _share(self, number: int, stream: m.TransactionStream) -> m.TransactionStream:
         """Return the one of these that all have who began in its epoch, and count that this one has it, too."""
@@ -284,12 +330,15 @@ class OpenTransactions:
         """Add one that is in the cache, with the parts that it has; blocks if they must be loaded."""
         self._by_number[transaction.number] = transaction
         self.admit(transaction)
+        if transaction.state is TransactionState.PREPARED:
+            self.note_prepared(transaction)
         assert self._transactions.peek(transaction.number) is transaction, "one object for a transaction"
         self.add_parts(transaction, transaction.parts)
 
     def admit_parts(self, transaction: Transaction, segment_ids: Collection[int]) -> None:
         """Know of segments that are about to be created whose parts they are, and keep them in memory from then on."""
         self._of_part.update(dict.fromkeys(segment_ids, transaction))
+        _change(self._address_part_counts, transaction.address, len(segment_ids))
         self._segments.pin_new(segment_ids, into=self._pins[transaction.number])
 
     def add_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
@@ -297,6 +346,7 @@ class OpenTransactions:
         for segment_id in segment_ids:
             if segment_id not in self._of_part:
                 self._of_part[segment_id] = transaction
+                _change(self._address_part_counts, transaction.address, 1)
                 self._segments.pin((segment_id,), into=self._pins[transaction.number])
 
     def drop_parts(self, transaction: Transaction, segment_ids: Iterable[int]) -> None:
@@ -304,15 +354,17 @@ class OpenTransactions:
         for segment_id in segment_ids:
             if self._of_part.get(segment_id) is transaction:
                 del self._of_part[segment_id]
+                _change(self._address_part_counts, transaction.address, -1)
 
     def end(self, transaction: Transaction) -> None:
         """Remove one that is over; nothing happens if it was not there."""
         if self._by_number.pop(transaction.number, None) is not None:
             for segment_id in transaction.parts:
                 del self._of_part[segment_id]
+            _change(self._address_part_counts, transaction.address, -len(transaction.parts))
+            self._count_address(transaction, -1)
+            self._prepared.discard(transaction.number)
             self._pins.pop(transaction.number).release()
             self._release(transaction.number)
             for key in self._begun.pop(transaction.number):
-                self._counts[key] -= 1
-                if not self._counts[key]:
-                    del self._counts[key]
+                _change(self._counts, key, -1)

@@ -100,7 +100,7 @@ async def test_what_begins_it_is_sent_before_the_events_on_each_connection(serve
 
 async def test_all_of_it_arrives_late_after_it_was_begun_again(tmp_path: Path) -> None:
     """The server was full when it was asked on a new connection; what is still on the old one is not a second time."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=2))
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=3))
     async with (
         Server(options) as server,
         relay_to(server.address) as relay,

@@ -188,7 +188,7 @@ async def test_the_lease_is_kept_of_one_that_begins_late(tmp_path: Path) -> None
 
 async def test_parts_that_found_no_room_are_added_later(tmp_path: Path) -> None:
     """Those of several ranges of keys were announced together: what refused one of them says nothing of the others."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=4))
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=8))
     async with Server(options) as server, millrace.connect(server.address) as client:
         await client.create_stream(STREAM, FOUR)
         first = await client.begin_transaction(STREAM)
@@ -207,7 +207,7 @@ async def test_parts_that_found_no_room_are_added_later(tmp_path: Path) -> None:
 
 async def test_events_are_not_sent_in_vain_while_there_is_no_room_for_their_parts(tmp_path: Path) -> None:
     """The parts alone are asked for again and again, and the events are sent once these are there."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=2))
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=3))
     async with (
         Server(options) as server,
         relay_to(server.address) as relay,

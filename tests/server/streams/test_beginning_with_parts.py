@@ -133,7 +133,7 @@ async def test_parts_that_are_refused_let_nothing_begin(peer: Peer, server: Serv
 
 
 async def test_its_parts_count_for_the_bounds(tmp_path: Path) -> None:
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=3))
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=5))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         segments = await create_stream(peer, "a/b", 4)
         pipeline = await Pipeline.open(peer)

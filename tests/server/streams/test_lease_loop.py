@@ -2,12 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from millrace.model.key_range import KEY_SPACE
-from millrace.model.transaction import TransactionState
+from millrace.model.key_range import KEY_SPACE, KeyRange
+from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.app import Server
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.streams.lease_loop import LeaseClock, Leases
 from millrace.wire import messages as m
+from millrace.wire.limits import EMPTY_LEASE_S_MAX
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer
@@ -16,8 +17,21 @@ from tests.support.transactions import PeerTransaction, create_stream, outcome_o
 from tests.support.waiting import until
 
 
-def transaction(number: int = 1, *, lease_ms: int = 3000) -> Transaction:
-    return Transaction(number=number, name="", begun_us=0, lease_ms=lease_ms)
+def transaction(number: int = 1, *, lease_ms: int = 3000, name: str = "") -> Transaction:
+    return Transaction(number=number, name=name, begun_us=0, lease_ms=lease_ms)
+
+
+def test_the_lease_of_an_empty_transaction_without_a_name_is_minutes_at_most() -> None:
+    """Behaviour 104: clients that begin many and disappear lock nobody out for a day."""
+    day_ms = 24 * 3600 * 1000
+    leases, empty, filled = Leases(), transaction(1, lease_ms=day_ms), transaction(2, lease_ms=day_ms)
+    named = transaction(3, lease_ms=day_ms, name="order-7")
+    filled.admit_parts({7: TransactionPart(7, 0, 1, KeyRange.inclusive(0, 1))})
+    everybody = [empty, filled, named]
+    assert leases.expired(everybody, now_s=0.0) == []
+    assert leases.expired(everybody, now_s=EMPTY_LEASE_S_MAX) == []
+    assert leases.expired(everybody, now_s=EMPTY_LEASE_S_MAX + 1) == [empty]
+    assert leases.expired([filled, named], now_s=86_401.0) == [filled, named]
 
 
 def test_a_lease_counts_while_the_loop_turns() -> None:

@@ -58,7 +58,7 @@ async def test_what_follows_a_beginning_that_is_refused_is_refused(
 
 async def test_what_follows_one_too_many_is_refused(tmp_path: Path) -> None:
     """Also where the other one is only about to begin."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=1, open_parts_count_max=2))
+    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=1, open_parts_count_max=3))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         segments = await create_stream(peer, "a/b", 3)
         pipeline = await Pipeline.open(peer)
