@@ -19,16 +19,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, overload
 
-from opentelemetry import context, trace
-from opentelemetry.context import Context
-from opentelemetry.propagators.textmap import Getter, Setter
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
 from millrace.client.blocking import Writer as BlockingWriter
 from millrace.client.write.events import Stored
 from millrace.client.write.writer import Writer
 from millrace.model.event import Event
+from millrace.model.extras import needs
+
+with needs("otel"):
+    from opentelemetry import context, trace
+    from opentelemetry.context import Context
+    from opentelemetry.propagators.textmap import Getter, Setter
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 SYSTEM: Final = "millrace"
 _PROPAGATOR: Final = TraceContextTextMapPropagator()

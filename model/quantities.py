@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 from typing import Final, TypeVar
 
 from .errors import InvalidArgumentError
@@ -12,7 +13,7 @@ T = TypeVar("T")
 
 UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-_NUMBER: Final = re.compile(r"(\d{1,18}(?:\.\d{1,24})?)\s*([A-Za-z]*)", re.ASCII)
+_NUMBER: Final = re.compile(r"(\d{1,19}(?:\.\d{1,24})?)\s*([A-Za-z]*)", re.ASCII)
 _SIZES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "p": 1 << 50}
 _DURATIONS_S: Final = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -31,7 +32,7 @@ def parse_size(text: str) -> int:
     factor = _SIZES.get(re.sub("(?<=[kmgtp])(ib|b)$", "", unit.lower()))
     if factor is None:
         raise InvalidArgumentError(f"{text!r} is no size: write 4096, 64KiB, 10MiB or 1.5GiB")
-    return round(number * factor)
+    return round(Fraction(number) * factor)  # exactly: a float has no odd sizes above 8 PiB
 
 
 def parse_duration(text: str) -> float:
@@ -44,7 +45,7 @@ def parse_duration(text: str) -> float:
     factor = _DURATIONS_S.get(unit.lower() or "s")
     if factor is None:
         raise InvalidArgumentError(f"{text!r} is no duration: write 90s, 15m, 12h, 7d or 2w")
-    return number * factor
+    return float(number) * factor
 
 
 def exact_size(size_bytes: int) -> str:
@@ -94,7 +95,7 @@ def unix_us_of(moment: datetime) -> int:
     return (moment - UNIX_EPOCH) // timedelta(microseconds=1)
 
 
-def _parts(text: str) -> tuple[float, str]:
+def _parts(text: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(text.strip())
     # A text that begins with no number has a unit that no table knows.
-    return (float(match[1]), match[2]) if match else (0.0, "?")
+    return (match[1], match[2]) if match else ("0", "?")

@@ -8,24 +8,29 @@ PySpark and pyarrow are needed, on the executors too: the extra `spark`. No modu
 PySpark.
 """
 
-from .errors import (
-    CheckpointError,
-    DataLossError,
-    IdentityError,
-    MalformedValueError,
-    MissingRange,
-    OptionError,
-    ReplacedError,
-    RowError,
-    SchemaError,
-    SourceError,
-    TransactionLostError,
-)
-from .progress import cut_of, cuts_of
-from .sink.committed import committed
-from .source import MillraceDataSource
+from millrace.model.extras import needs
+
+with needs("spark"):
+    from .errors import (
+        BatchMismatchError,
+        CheckpointError,
+        DataLossError,
+        IdentityError,
+        MalformedValueError,
+        MissingRange,
+        OptionError,
+        ReplacedError,
+        RowError,
+        SchemaError,
+        SourceError,
+        TransactionLostError,
+    )
+    from .progress import cut_of, cuts_of
+    from .sink.committed import committed
+    from .source import MillraceDataSource
 
 __all__ = [
+    "BatchMismatchError",
     "CheckpointError",
     "DataLossError",
     "IdentityError",

@@ -9,6 +9,7 @@ SourceError                 the root; has `retriable`
 +-- RowError                a row cannot become an event; has `column`, `row` and `partition`
 +-- IdentityError           Spark does not say which query and batch a task belongs to
 +-- ReplacedError           the writer id is that of another query, or of a newer run of this one; final
++-- BatchMismatchError      a batch was committed under the same number with other streams or input; final
 +-- TransactionLostError    what tasks wrote was aborted before the driver committed it; retriable
 """
 
@@ -147,6 +148,14 @@ class IdentityError(SourceError):
 
 class ReplacedError(SourceError):
     """The writer id is used by another query, or by a newer run of this one. Do not try again."""
+
+
+class BatchMismatchError(SourceError):
+    """A batch was committed under the same writer id and number, with other streams or other input. Do not try again.
+
+    The checkpoint was copied, restored from a backup, or used with other streams. Nothing of the batch was written. The
+    text names both, and what to do.
+    """
 
 
 class TransactionLostError(SourceError):

@@ -27,6 +27,7 @@ from .option_values import (
     value_format_of,
     values_of,
 )
+from .table_options import missing_reason
 from .values.formats import Mode, ValueFormat
 
 COLUMN_NAMES: Final = ("value", "key", "timestamp", "stream", "segment", "offset", "index", "headers")
@@ -104,7 +105,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     """
     given = named_options(options, OPTION_NAMES, verbatim=_VERBATIM, advise=kafka_advice)
     if not given.get("address"):
-        raise OptionError("address", "missing")
+        raise OptionError("address", missing_reason("address", given))
     if not any(given.get(name) for name in ("stream", "streamPattern", "slice")):
         raise OptionError("stream", "missing")
     for name in _OF_A_SLICE:

@@ -67,6 +67,13 @@ class StreamSnapshot:
         """Return whether events of a key, or of any where it is None, may be in a segment."""
         return self._lineage.by_id[segment_id].holds(key)
 
+    def is_newer_than(self, marks: Marks) -> bool:
+        """Return whether a place is of another stream of this name, which was deleted before this one was created.
+
+        Segments of two streams never share an id.
+        """
+        return bool(marks) and not any(segment_id in self._lineage.by_id for segment_id in marks)
+
     def check(self, cut: StreamCut) -> None:
         """Check that a cut is one of this stream, and names no place beyond its end.
 

@@ -12,9 +12,10 @@ from .link import Link
 from .options import SourceOptions, parse_options
 from .planning import Bounds, Planner, run_plan
 from .rows import schema_of
-from .sink.options import parse_sink_options
+from .sink.options import SINK_OPTION_NAMES, parse_sink_options
 from .sink.writers import MillraceBatchWriter, Sink, stream_writer
 from .stream import MillraceStreamReader
+from .table_options import given_options, is_of_table, options_of, with_options
 
 
 class MillraceDataSource(DataSource):
@@ -47,20 +48,22 @@ class MillraceDataSource(DataSource):
         Raises:
             OptionError: an option is missing, unknown or wrong, the stream does not exist, or nothing answers.
         """
-        options = self._parsed()
+        given = given_options(self.options)
+        options = parse_options(given)
         if options.value_format is not None:
             raise OptionError("valueFormat", "needs to know the columns: name them with .schema(...) before load()")
         with closing(Link(options)) as link:
             _, self._bounds = run_plan(Planner.bounds, link=link, options=options)
-        return schema_of(options.columns)
+        schema = schema_of(options.columns)
+        return with_options(schema, given) if is_of_table(self.options) else schema
 
     def reader(self, schema: StructType) -> MillraceBatchReader:
         """Return the batch reader."""
-        return MillraceBatchReader(self._parsed(), schema, self._bounds)
+        return MillraceBatchReader(self._parsed(schema), schema, self._bounds)
 
     def streamReader(self, schema: StructType) -> MillraceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of micro-batches."""
-        return MillraceStreamReader(self._parsed(), schema)
+        return MillraceStreamReader(self._parsed(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> MillraceBatchWriter:
         """Return the writer of a batch, after everything that can be checked was checked.
@@ -84,10 +87,11 @@ class MillraceDataSource(DataSource):
         return stream_writer(self._checked_sink(schema, is_streaming=True))
 
     def _checked_sink(self, schema: StructType, *, is_streaming: bool) -> Sink:
-        sink = Sink(parse_sink_options(self.options, is_streaming=is_streaming), schema)
+        options = options_of(schema, given_options(self.options), names=SINK_OPTION_NAMES)
+        sink = Sink(parse_sink_options(options, is_streaming=is_streaming), schema)
         if not self._was_checked:
             sink.check()
         return sink
 
-    def _parsed(self) -> SourceOptions:
-        return parse_options(self.options)
+    def _parsed(self, schema: StructType) -> SourceOptions:
+        return parse_options(options_of(schema, given_options(self.options)))

@@ -61,6 +61,7 @@ class QueryState:
         lost_uncounted: events found missing after the offset that ought to count them was given to Spark.
         logged_gaps: missing ranges that are in the log already.
         left: streams of the checkpoint that are not read any more, which is in the log.
+        restarted: streams that were deleted and created again, which is in the log.
     """
 
     batch_count: int = 0
@@ -73,6 +74,7 @@ class QueryState:
     lost_uncounted: int = 0
     logged_gaps: set[MissingRange] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
+    restarted: set[str] = field(default_factory=set)
 
 
 class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -259,8 +261,11 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         joins = self._options.end_cut is None
         names = [name for name in end.places if name in snapshots and (joins or name in start.places)]
         begun = {name: start.places[name] for name in names if name in start.places}
+        ends = dict(end.places)
         for name in names:
-            check_fits(end.places[name], snapshots[name])
+            if planner.of(name).restarts(ends[name], snapshots[name]):
+                ends[name] = snapshots[name].head  # what the batch was to read is gone
+            check_fits(ends[name], snapshots[name])
             # A stream that is new to the query begins at its head. It ends there, too, where the start of the batch
             # was known; PySpark 4.0 and 4.1 do not tell it after a restart, and the end may be the tail.
             if name not in begun:
@@ -268,12 +273,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begins, missing = await planner.resume(begun, snapshots)
         lost = 0
         for name, gaps in missing.items():
-            ends = snapshots[name].progress(end.places[name])
+            reached = snapshots[name].progress(ends[name])
             for gap in gaps:
                 if gap.events is not None:
                     first = begun[name].get(gap.segment_id, START_MARK).events
-                    lost += max(0, min(first + gap.events, ends[gap.segment_id].events) - first)
-        last = {name: snapshots[name].maximum(end.places[name], begins[name]) for name in names}
+                    lost += max(0, min(first + gap.events, reached[gap.segment_id].events) - first)
+        last = {name: snapshots[name].maximum(ends[name], begins[name]) for name in names}
         partitions = await planner.partitions(begins, last, snapshots, is_batch=False)
         counted = end.lost - start.lost
         for name, gaps in missing.items():
@@ -304,6 +309,10 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the checkpoint does not fit: it is one of {', '.join(others)}, and what is read is "
                 f"{', '.join((*selection.names, *selection.patterns))}"
             )
+        for name in offset.places.keys() & snapshots.keys() - self._state.restarted:
+            if snapshots[name].is_newer_than(offset.places[name]):
+                self._state.restarted.add(name)
+                logger.warning("stream was deleted and created again, read from its head stream=%s", name)
         for name in offset.places.keys() - snapshots.keys() - self._state.left:
             self._state.left.add(name)
             logger.warning(
@@ -322,6 +331,8 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = await self._find_end(planner, name, snapshot)
             lag_ends[name] = snapshot.tail if end is None else snapshot.minimum(snapshot.tail, end)
             target = lag_ends[name] if available_end is None else available_end.get(name, snapshot.head)
+            if snapshot.is_newer_than(target):
+                target = snapshot.head  # for the next run, like streams that are new to the query
             bounds[name] = snapshot.minimum(lag_ends[name], target)
         self._state.lag_end = snapshots, lag_ends
         return bounds
@@ -329,8 +340,12 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _find_end(self, planner: Planner, name: str, snapshot: StreamSnapshot) -> Marks | None:
         """Return where `endCut` is in a stream, None without one."""
         choice = self._options.end_of(name)
-        if choice is None or name in self._state.option_end:
-            return self._state.option_end.get(name)
+        known = self._state.option_end.get(name)
+        if known is not None and snapshot.is_newer_than(known):
+            del self._state.option_end[name]
+            known = None
+        if choice is None or known is not None:
+            return known
         if choice is TAIL:
             self._state.option_end[name] = snapshot.tail
             return snapshot.tail

@@ -151,12 +151,15 @@ class StreamPlanner:
     async def resume(self, marks: Marks, snapshot: StreamSnapshot) -> tuple[dict[int, Mark], list[MissingRange]]:
         """Return where a query resumes that had come so far, and what was truncated away after that.
 
-        What is missing is counted where that can be known.
+        What is missing is counted where that can be known. If the stream was deleted and created again, the query
+        resumes at the head of the new one, where `restarts` allows that.
 
         Raises:
             CheckpointError: the place is none of this stream.
             DataLossError: something is missing, and `failOnDataLoss` is true.
         """
+        if self.restarts(marks, snapshot):
+            return await self._counted(snapshot.head, snapshot), []
         check_fits(marks, snapshot)
         begin = await self._counted(snapshot.maximum(marks, snapshot.head), snapshot)
         missing = [
@@ -167,6 +170,14 @@ class StreamPlanner:
         ]
         self._refuse(missing)
         return begin, missing
+
+    def restarts(self, marks: Marks, snapshot: StreamSnapshot) -> bool:
+        """Return whether a query that had come so far reads the stream from its head: it was deleted and created again.
+
+        By default that is an error for a stream that the options name. One that matches a pattern may be deleted.
+        """
+        is_fatal = self.options.fail_on_data_loss and self.stream in self.options.selection.names
+        return not is_fatal and snapshot.is_newer_than(marks)
 
     async def _counted(self, marks: Marks, snapshot: StreamSnapshot) -> dict[int, Mark]:
         """Return marks with the events before those counted that are not counted yet."""
@@ -232,4 +243,7 @@ def check_fits(marks: Marks, snapshot: StreamSnapshot) -> None:
     try:
         snapshot.check(cut_of(snapshot.stream.name, marks))
     except CutInvalidError as error:
-        raise CheckpointError(f"the checkpoint does not fit: {error}; was the stream deleted and made again?") from None
+        raise CheckpointError(
+            f"the checkpoint does not fit: {error}; was the stream deleted and made again? Set option"
+            ' "failOnDataLoss" to "false" to read the new stream from its head.'
+        ) from None

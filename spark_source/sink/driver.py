@@ -21,6 +21,7 @@ from millrace.client.errors import (
 from millrace.model.errors import MillraceError
 from millrace.spark_source.errors import ReplacedError, SourceError, TransactionLostError
 
+from .fingerprint import Fingerprint, check_repeated, offsets_digest
 from .identity import BatchIdentity
 from .message import TaskMessage
 from .options import SinkOptions
@@ -39,6 +40,7 @@ async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[
 
     Raises:
         ReplacedError: another query, or a newer run of this one, has the writer id.
+        BatchMismatchError: other streams, or other input, were committed under this number.
         TransactionLostError: the transaction was aborted meanwhile.
         MillraceError: the server refuses, or `outageTimeout` is over. The batch may be committed nevertheless; then the
             next attempt is told so.
@@ -48,13 +50,17 @@ async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[
     if refusal is not None:
         raise ReplacedError(refusal)
     tokens = [message.token for message in messages if message.token is not None]
+    producer, fingerprint = identity.producer, None
+    if producer is not None:
+        offsets = offsets_digest(options.checkpoint or identity.checkpoint, producer.sequence)
+        fingerprint = Fingerprint.of(options.all_streams, offsets)
     try:
         transaction = await begin(client, options, identity)
         try:
             if any(message.was_committed for message in messages):
                 # The server has said so, and takes nothing back.
                 raise SourceError(f"{identity.name} is open, and tasks of it were told that it is committed")
-            await transaction.commit(branches=tokens)
+            await transaction.commit(branches=tokens, fingerprint=None if fingerprint is None else str(fingerprint))
             _log_dead_letters(identity, options, messages)
         except BranchTokenError as error:
             # Those of the tasks are of another one of this name, which is over.
@@ -63,6 +69,8 @@ async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[
         finally:
             transaction.release()
     except TransactionCommittedError as error:
+        if producer is not None and fingerprint is not None:
+            check_repeated(await client.producer_info(producer.writer_id), producer, fingerprint)
         logger.info("batch committed before transaction=%s reason=%s", identity.name, error)
     except (ProducerFencedError, ProducerHeldError) as error:
         raise ReplacedError(str(error)) from error

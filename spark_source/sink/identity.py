@@ -13,7 +13,7 @@ committed; if an older run has left it open, the server begins another one of th
 """
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyspark
@@ -26,6 +26,8 @@ from millrace.spark_source.errors import IdentityError
 
 QUERY_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_PROPERTY: Final = "streaming.sql.batchId"
+DESCRIPTION_PROPERTY: Final = "spark.job.description"
+CHECKPOINTS_PROPERTY: Final = "spark.sql.streaming.checkpointLocation"
 RUN_PROPERTY: Final = "spark.jobGroup.id"
 """A streaming query runs its jobs in a group that has the id of the run for its name."""
 
@@ -46,10 +48,12 @@ class BatchIdentity:
     Attributes:
         name: of the transaction.
         producer: as whom it is committed; None where its name alone keeps it from being committed twice.
+        checkpoint: of the query, as its session says; None if it does not.
     """
 
     name: str
     producer: Producer | None
+    checkpoint: str | None = None
 
 
 def transaction_name(writer_id: str, holder: str, sequence: int) -> str:
@@ -82,7 +86,9 @@ def identity_of_stream_task(writer_id: str | None) -> BatchIdentity:
     query_id, run, batch = (_told(name) for name in (QUERY_PROPERTY, RUN_PROPERTY, BATCH_PROPERTY))
     if not batch.isdigit():
         raise IdentityError(_untold(BATCH_PROPERTY, batch))
-    return identity_of_producer(Producer(writer_id or query_id, query_id, run, int(batch)))
+    identity = identity_of_producer(Producer(writer_id or query_id, query_id, run, int(batch)))
+    checkpoint = checkpoint_of_session(_local_property(CHECKPOINTS_PROPERTY), _local_property(DESCRIPTION_PROPERTY))
+    return replace(identity, checkpoint=checkpoint)
 
 
 def identity_of_batch_task(writer_id: str, batch_id: int, *, job_id: str) -> BatchIdentity:
@@ -91,6 +97,18 @@ def identity_of_batch_task(writer_id: str, batch_id: int, *, job_id: str) -> Bat
     if query_id:
         return identity_of_producer(Producer(writer_id, query_id, _told(RUN_PROPERTY), batch_id))
     return identity_of_producer(Producer(writer_id, BATCH_HOLDER, job_id, batch_id))
+
+
+def checkpoint_of_session(location: str | None, description: str | None) -> str | None:
+    """Return the checkpoint of a query that takes it from the session; None if it is unknown.
+
+    Args:
+        location: the setting `spark.sql.streaming.checkpointLocation`.
+        description: of the jobs of the query: its first line is the name of the query. A query without a name has a
+            new checkpoint at each start.
+    """
+    name = (description or "").split("\n", 1)[0]
+    return f"{location.rstrip('/')}/{name}" if location and name else None
 
 
 def partition_of_task() -> int:

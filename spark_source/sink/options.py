@@ -19,6 +19,7 @@ from millrace.spark_source.option_values import (
     value_format_of,
     values_of,
 )
+from millrace.spark_source.table_options import missing_reason
 from millrace.spark_source.values.formats import ValueFormat
 
 from .identity import WRITER_ID_SIZE_BYTES_MAX
@@ -40,6 +41,7 @@ class SinkOptions:
         value_format: None: the columns are those of events; else they are encoded into values.
         key_column: with a value format: the column whose values are the keys; None: `_key`, if there is one.
         dead_letter_stream: where rows go that can be no event; None: such a row fails the batch.
+        checkpoint: where the query keeps its offsets, as the options of the query say; None: they do not say it.
         batch_id: of a batch write: what it writes under this number of its writer id is committed once.
         lease_s: a transaction that nothing has named for so long is aborted by the server.
         outage_timeout_s: how long tasks and commits wait, each time, for a server that is away.
@@ -49,6 +51,7 @@ class SinkOptions:
     streams: tuple[str, ...]
     create_segments: int | None = None
     writer_id: str | None = None
+    checkpoint: str | None = None
     batch_id: int | None = None
     value_format: ValueFormat | None = None
     key_column: str | None = None
@@ -79,7 +82,7 @@ def parse_sink_options(options: Mapping[str, str], *, is_streaming: bool) -> Sin
     given = named_options(ours, SINK_OPTION_NAMES, verbatim=("writerId", "keyColumn"))
     for name in ("address", "stream"):
         if not given.get(name):
-            raise OptionError(name, "missing")
+            raise OptionError(name, missing_reason(name, given))
     if is_streaming and "batchId" in given:
         raise OptionError("batchId", "is for batch writes: the batches of a query have numbers of their own")
     if not is_streaming and ("batchId" in given) != ("writerId" in given):
@@ -87,7 +90,8 @@ def parse_sink_options(options: Mapping[str, str], *, is_streaming: bool) -> Sin
         raise OptionError(missing, f"missing: a batch write that is to be committed once has it beside {other}")
     if "keyColumn" in given and "valueFormat" not in given:
         raise OptionError("keyColumn", "goes with valueFormat: without it the column key is the key")
-    parsed = SinkOptions(**values_of(given, _OPTIONS))
+    checkpoint = next((value for key, value in options.items() if key.lower() == _CHECKPOINT), None)
+    parsed = SinkOptions(**values_of(given, _OPTIONS), checkpoint=checkpoint if is_streaming else None)
     if parsed.dead_letter_stream in parsed.streams:
         raise OptionError("deadLetterStream", f"{parsed.dead_letter_stream} is one of the option stream: name another")
     if len(parsed.all_streams) > STREAMS_COUNT_MAX:
@@ -146,5 +150,6 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 }
 """Each option of Spark with the field that keeps it, and what reads it: raises ValueError where it is wrong."""
 SINK_OPTION_NAMES: Final = tuple(_OPTIONS)
-_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+_CHECKPOINT: Final = "checkpointlocation"
+_OF_SPARK: Final = frozenset({_CHECKPOINT, "queryname"})
 """Options of each streaming query, which Spark hands to its sink, too."""

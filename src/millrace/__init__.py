@@ -18,11 +18,6 @@ _MODULES: Final = ("blocking", "client", "spark_source", "testing", "tracing")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "spark_source":
-        from .model.extras import needs
-
-        with needs("spark"):
-            return import_module(f"{__name__}.{name}")
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     names = vars(import_module(f"{__name__}.client.api"))

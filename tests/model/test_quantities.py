@@ -11,7 +11,8 @@ from millrace.model.quantities import exact_duration, exact_size, parse_bounds, 
     ("text", "size"),
     [
         ("4096", 4096), ("0", 0), ("64k", 65536), ("64KiB", 65536), ("64 kb", 65536), ("10MiB", 10 << 20),
-        ("1.5GiB", 3 << 29), ("2T", 2 << 40), ("12b", 12),
+        ("1.5GiB", 3 << 29), ("2T", 2 << 40), ("12b", 12), ("9223372036854775807", (1 << 63) - 1),
+        ("9007199254740993", (1 << 53) + 1),
     ],
 )  # fmt: skip
 def test_sizes(text: str, size: int) -> None:

@@ -28,7 +28,7 @@ def test_the_examples_run(spark: SparkSession, server: TestServer) -> None:
     for example in examples:
         exec(compile(example.replace("127.0.0.1:9240", server.address), "docs/spark.md", "exec"), names)
 
-    assert len(examples) == 19
+    assert len(examples) == 20
     assert names["spark"] is spark
 
 

@@ -75,7 +75,16 @@ def test_a_cut_can_be_a_time(text: str, unix_us: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("1", 1), ("7b", 7), ("64m", 64 << 20), ("64M", 64 << 20), ("2k", 2048), ("1 GiB", 1 << 30), ("3tb", 3 << 40)],
+    [
+        ("1", 1),
+        ("7b", 7),
+        ("64m", 64 << 20),
+        ("64M", 64 << 20),
+        ("2k", 2048),
+        ("1 GiB", 1 << 30),
+        ("3tb", 3 << 40),
+        ("9223372036854775807", (1 << 63) - 1),
+    ],
 )
 def test_sizes_have_units(text: str, size: int) -> None:
     assert parse_options({**GIVEN, "maxBytesPerTrigger": text}).max_bytes == size

@@ -1,5 +1,6 @@
 import math
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -63,7 +64,9 @@ def test_names_are_read_without_regard_to_case() -> None:
 
 
 def test_options_that_spark_hands_to_every_sink_are_not_ours() -> None:
-    assert parsed(checkpointLocation="/tmp/x", queryname="q") == parsed()
+    assert replace(parsed(checkpointLocation="/tmp/x", queryname="q"), checkpoint=None) == parsed()
+    assert parsed(checkpointLOCATION="/tmp/x").checkpoint == "/tmp/x"
+    assert parsed_batch(checkpointLocation="/tmp/x") == parsed_batch()
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The sink in a real local Spark."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -138,6 +139,30 @@ def test_without_a_writer_id_a_new_checkpoint_is_a_new_identity(cooking: Cooking
     cooking.run(checkpoint="second")
 
     assert len(cooking.stored()) == 100
+
+
+def test_a_checkpoint_that_was_copied_or_restored_loses_no_row_silently(cooking: Cooking) -> None:
+    """Behaviour 99: a copy that writes elsewhere, and a backup that meets newer input."""
+    shop = cooking.shop
+    fork = f"{cooking.cooked}-fork"
+    shop.write(2)
+    cooking.run()
+    for copy in ("fork", "backup"):
+        shutil.copytree(shop.folder / "checkpoint", shop.folder / copy)
+    shop.write(3)
+    cooking.run()
+
+    with pytest.raises(StreamingQueryException, match=rf"BatchMismatchError.* and now writes to {fork}"):
+        cooking.run(checkpoint="fork", stream=fork, createSegments=1)
+    shop.write(4)
+    with pytest.raises(StreamingQueryException, match=r"BatchMismatchError.* with other input"):
+        cooking.run(checkpoint="backup")
+    cooking.run(checkpoint="fork", stream=fork, createSegments=1, writerId=fork)
+    cooking.run()
+
+    assert len(cooking.stored()) == 90
+    with shop.client.reader(fork, end=millrace.TAIL) as reader:
+        assert len(list(reader)) == 70  # what was written after the copy was made
 
 
 def test_output_modes_that_replace_are_refused(cooking: Cooking) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 
 import millrace
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
-from millrace.spark_source import ReplacedError, RowError, SourceError, TransactionLostError
+from millrace.spark_source import BatchMismatchError, ReplacedError, RowError, SourceError, TransactionLostError
 from millrace.spark_source.link import SILENT_S_MAX, Link
 from millrace.spark_source.sink.columns import maker_of
 from millrace.spark_source.sink.identity import identity_of_job
@@ -100,13 +101,37 @@ def test_a_batch_that_comes_again_is_committed_once(cluster: Cluster) -> None:
     assert cluster.stored() == [b"1"]
 
 
+def test_a_copied_checkpoint_that_writes_elsewhere_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """Behaviour 99: with other streams, or with other offsets of the same number."""
+    offsets = tmp_path / "offsets"
+    offsets.mkdir()
+    (offsets / "3").write_text('v1\n{"batchTimestampMs":1}\n{"n":7}')
+    options: dict[str, Any] = {"checkpointLocation": tmp_path}
+    cluster.commit(cluster.write(cluster.identity(3), b"1", **options), **options)
+    fork = f"{cluster.stream}-fork"
+    assert cluster.client.create_stream(fork)
+    again = cluster.write(cluster.identity(3, run="run-2"), b"1", stream=fork, **options)
+    assert again.was_committed
+
+    with pytest.raises(BatchMismatchError, match=f"was committed to {cluster.stream}, and now writes to {fork}"):
+        cluster.commit(again, stream=fork, **options)
+    (offsets / "3").write_text('v1\n{"batchTimestampMs":2}\n{"n":7}')
+    cluster.commit(again, **options)
+    (offsets / "3").write_text('v1\n{"batchTimestampMs":2}\n{"n":8}')
+    with pytest.raises(BatchMismatchError, match="with other input"):
+        cluster.commit(again, **options)
+
+    assert (cluster.stored(), cluster.stored(fork)) == ([b"1"], [])
+
+
 def test_a_batch_is_known_to_be_committed_when_its_transaction_is_forgotten(cluster: Cluster) -> None:
-    """Behaviour 67: however old it is; a sequence below the last one has no transaction of its name at all."""
+    """Behaviours 67 and 99: however old it is; a sequence below the last one has no transaction of its name at all."""
     cluster.commit(cluster.write(cluster.identity(5), b"5"))
     old = cluster.write(cluster.identity(2, run="run-2"), b"2")
 
     assert old.was_committed
-    cluster.commit(old)
+    with pytest.raises(BatchMismatchError, match="all batches up to 5"):
+        cluster.commit(old)
     assert cluster.stored() == [b"5"]
 
 
