@@ -34,6 +34,7 @@ from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
 from millrace.client.errors import EpochChangedError as EpochChangedError
 from millrace.client.errors import EventNumberError as EventNumberError
 from millrace.client.errors import ForkedClientError as ForkedClientError
+from millrace.client.errors import GreenThreadsError as GreenThreadsError
 from millrace.client.errors import NoSpaceError as NoSpaceError
 from millrace.client.errors import NotOpenError as NotOpenError
 from millrace.client.errors import OffsetBeyondEndError as OffsetBeyondEndError

@@ -63,6 +63,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- OutageTimeoutError           the server was away for too long; has `resume_at`
 +-- ForkedClientError                a client used by a child of the process that made it
 +-- WrongLoopError                   a client used in another event loop than its own  (also a RuntimeError)
++-- GreenThreadsError                gevent or eventlet has patched threads            (also a RuntimeError)
 +-- ClientClosedError
 +-- NotOpenError                     a writer or reader that was not opened yet
 +-- BufferFullError                  write faster than the server stores; `await writer.drain()`
@@ -435,6 +436,14 @@ class WrongLoopError(MillraceError, RuntimeError):
         " loop; for threads use millrace.blocking",
     ) -> None:
         super().__init__(message)
+
+
+class GreenThreadsError(MillraceError, RuntimeError):
+    """gevent or eventlet has replaced the threads of Python, and the client for threads needs a real one.
+
+    Patch without threads, before anything else: `gevent.monkey.patch_all(thread=False)`, or
+    `eventlet.monkey_patch(thread=False)`. Or use the client for asyncio in a process of its own.
+    """
 
 
 class ClientClosedError(MillraceError):

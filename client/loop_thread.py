@@ -15,13 +15,15 @@ happens: `ClientClosedError`, from the call that waits and from every later one.
 hides an error of the body, and an iterator that is only left, not asked for more, is left quietly.
 """
 
+import _thread
 import asyncio
 import concurrent.futures
 import functools
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
-from types import TracebackType
+from types import BuiltinFunctionType, TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from millrace.client import exit_flush
@@ -29,7 +31,7 @@ from millrace.client.transport.fork_guard import ForkGuard
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.shown import PublicNames
 
-from .errors import ClientClosedError, ForkedClientError, WrongLoopError
+from .errors import ClientClosedError, ForkedClientError, GreenThreadsError, WrongLoopError
 from .event_loop import new_event_loop
 
 A = TypeVar("A")
@@ -42,9 +44,14 @@ STOP_TIMEOUT_S: Final = 10.0
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own.
+
+    Raises:
+        GreenThreadsError: gevent or eventlet has patched threads: the loop would never give the only real one back.
+    """
 
     def __init__(self) -> None:
+        _check_threads_are_real()
         self._guard = ForkGuard()
         self._loop = new_event_loop()
         # Everything is handed to the loop under this lock, and nothing after it was told to stop: what is handed over
@@ -147,6 +154,19 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+
+
+def _check_threads_are_real() -> None:
+    if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
+        library, patch = (
+            ("eventlet", "eventlet.monkey_patch")
+            if "eventlet.patcher" in sys.modules
+            else ("gevent", "monkey.patch_all")
+        )
+        raise GreenThreadsError(
+            f"{library} has replaced threads by green threads, and the client for threads needs a real one: patch with"
+            f" {patch}(thread=False)"
+        )
 
 
 def _closed() -> ClientClosedError:

@@ -36,7 +36,7 @@ _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 Keys = str | Sequence[str | None] | None
-Timestamps = int | Sequence[int] | npt.NDArray[np.int64] | None
+Timestamps = int | Sequence[int] | npt.NDArray[np.integer[Any]] | None
 Headers = Mapping[str, bytes]
 NO_HEADERS: Final[Mapping[int, Headers]] = {}
 

@@ -1,9 +1,12 @@
 """Checks what the application gives to a writer, before any of it is taken."""
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Final
 
-from millrace.model.block_packing import Headers, checked_headers, size_of_single
+import numpy as np
+
+from millrace.model.block_packing import Headers, Timestamps, checked_headers, size_of_single
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
@@ -42,17 +45,39 @@ def check_size(size: int, *, key: str | None, headers: Headers | None, append_si
         )
 
 
-def check_timestamp(timestamp_us: int) -> None:
-    """Check a timestamp of an event.
+def checked_timestamp(timestamp_us: int) -> int:
+    """Return a timestamp of an event, as an integer of Python.
 
     Raises:
-        TypeError: no integer.
+        TypeError: not an integer.
         InvalidArgumentError: more than 64 bits.
     """
-    if not isinstance(timestamp_us, int):
-        raise TypeError(f"timestamp_us is an integer of Unix microseconds, not {type(timestamp_us).__name__}")
+    if type(timestamp_us) is not int:
+        try:
+            timestamp_us = index(timestamp_us)  # of numpy, say
+        except TypeError:
+            kind = type(timestamp_us).__name__
+            raise TypeError(f"timestamp_us is an integer of Unix microseconds, not {kind}") from None
     if not -_INT64_LIMIT <= timestamp_us < _INT64_LIMIT:
         raise InvalidArgumentError(f"timestamp_us={timestamp_us} does not fit 64 bits")
+    return timestamp_us
+
+
+def checked_timestamps(timestamps_us: Timestamps) -> Timestamps:
+    """Return the timestamps of many events: one for all as an integer of Python, or an array with one for each.
+
+    Raises:
+        TypeError: not integers.
+        InvalidArgumentError: more than 64 bits.
+    """
+    if timestamps_us is None or not isinstance(timestamps_us, Sequence | np.ndarray) or isinstance(timestamps_us, str):
+        return None if timestamps_us is None else checked_timestamp(timestamps_us)
+    array = np.asarray(timestamps_us)
+    if len(array) and array.dtype.kind not in "iu":  # integers of more than 64 bits are objects
+        return [checked_timestamp(each) for each in timestamps_us]
+    if array.dtype.kind == "u" and len(array):
+        checked_timestamp(int(array.max()))
+    return array.astype(np.int64)
 
 
 def headers_by_index(headers: Headers | Sequence[Headers | None], count: int) -> Mapping[int, Headers]:

@@ -5,7 +5,8 @@
     timestamp     timestamp with a time zone    optional; null is the clock of this machine
     headers       map<string, binary>    optional; null or empty where an event has none
 
-The large and view types of Arrow are taken, too, and a key may be dictionary encoded. The places that a reader adds
+The large and view types of Arrow are taken, too, and a key may be dictionary encoded. A column of type null is taken as
+one of nulls. The places that a reader adds
 (`segment`, `offset`, `index`, `stream`) are left out, so that a batch that was read can be written back.
 
 All is checked here, column by column, before an event is taken. Columns are copied as columns: no event becomes an
@@ -22,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 from millrace.client.errors import ColumnInvalidError
 from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_packing import EventColumns
-from millrace.model.errors import EventTooLargeError, InvalidArgumentError
+from millrace.model.errors import EventTooLargeError
 from millrace.model.event_block import HeaderColumns
 from millrace.model.extras import needs
 from millrace.model.limits import (
@@ -109,7 +110,6 @@ def events_of(
         TypeError: neither a batch nor a table.
         ColumnInvalidError: a column is missing, unknown, given twice, of another type, or has nulls where none may be.
         EventTooLargeError: an event is above the limits, see `Writer.write`, or all are above theirs.
-        InvalidArgumentError: no events.
     """
     if not isinstance(data, pa.RecordBatch | pa.Table):
         raise TypeError(f"events are a pyarrow RecordBatch or Table, not {type(data).__name__}")
@@ -122,9 +122,14 @@ def events_of(
             raise ColumnInvalidError(name, "is there twice")
     if "value" not in names:
         raise ColumnInvalidError("value", "is missing")
-    if not data.num_rows:
-        raise InvalidArgumentError("there are no events")
     given = [name for name in _TYPES if name in names]
+    for name in given:
+        kind, is_taken = _TYPES[name]
+        column_type = data.schema.field(name).type
+        if not (is_taken(column_type) or pa.types.is_null(column_type)):
+            raise ColumnInvalidError(name, f"is {column_type}, and must be {kind}")
+    if not data.num_rows:
+        return ArrowEvents(pa.RecordBatch.from_arrays([], names=[]), np.zeros(0, dtype=np.int64), now_us)
     _check_total(sum(data.column(name).nbytes for name in given), size_bytes_max)  # before any of it is copied
     columns = {name: _checked(name, data.column(name)) for name in given}
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
@@ -142,9 +147,9 @@ def _check_total(size_bytes: int, size_bytes_max: int) -> None:
 
 def _checked(name: str, column: Any) -> Any:
     """Return a column as what it is in a block; null headers as empty ones."""
-    kind, is_taken = _TYPES[name]
-    if not is_taken(column.type):
-        raise ColumnInvalidError(name, f"is {column.type}, and must be {kind}")
+    kind, _ = _TYPES[name]
+    if pa.types.is_null(column.type):  # what Python objects become that are all None
+        column = pa.nulls(len(column), kind)
     try:
         column.validate(full=True)
         column = column.cast(kind)

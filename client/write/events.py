@@ -29,6 +29,9 @@ class Stored(NamedTuple):
     event_count: int
 
 
+NOTHING_STORED: Final = Stored(0, None, 0, 0)
+"""The outcome of a call without events."""
+
 BlockOutcome = Stored | MillraceError
 """What became of a block: where it is stored, or why it is not."""
 

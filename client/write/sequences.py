@@ -6,6 +6,7 @@ those is recognised, and not sent. For the rest the server is told, with each bl
 stored. That is a promise: a sequence which is not stored, and never will be, keeps it down forever.
 """
 
+from operator import index
 from typing import Final
 
 import numpy as np
@@ -66,7 +67,10 @@ class SequenceTracker:
         if self._is_plain or (has_taken and not self.is_required):
             raise SequencesMixedError("events of this writer on this stream have no sequences: give none")
         if type(first) is not int:
-            raise TypeError(f"a sequence is an integer, not {type(first).__name__}")
+            try:
+                first = index(first)  # of numpy, say
+            except TypeError:
+                raise TypeError(f"a sequence is an integer, not {type(first).__name__}") from None
         if first <= self.last:
             raise InvalidArgumentError(f"sequence {first} does not follow {self.last}: they ascend over the stream")
         if first < 0 or first + count - 1 > SEQUENCE_MAX:

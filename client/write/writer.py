@@ -38,9 +38,9 @@ from millrace.model.sequence_row import SEQUENCE_MAX
 from millrace.model.shown import Handle, short
 from millrace.wire import messages as m
 
-from .arguments import check_size, check_timestamp, headers_by_index, owned
+from .arguments import check_size, checked_timestamp, checked_timestamps, headers_by_index, owned
 from .delivery import Delivery
-from .events import EVENT_COST_BYTES, Call, Events, Stored, order_of
+from .events import EVENT_COST_BYTES, NOTHING_STORED, Call, Events, Stored, order_of
 from .leaving import leave
 from .life import check_new, state_of, unstored_of
 from .opening import open_writer
@@ -235,7 +235,7 @@ class Writer(Handle):
             time_ns = self._time_ns  # an attribute that is called at once is looked up as a method: 0.03 us
             timestamp_us = time_ns() // 1000
         else:
-            check_timestamp(timestamp_us)
+            timestamp_us = checked_timestamp(timestamp_us)
         targets, sequences = self._targets, self._sequences
         if sequence is not None or sequences.is_required:
             if not (type(sequence) is int and sequences.is_required and sequences.last < sequence <= SEQUENCE_MAX):
@@ -291,7 +291,7 @@ class Writer(Handle):
         With one key, or none, they become one block: contiguous in one segment and stored all or nothing. With a key
         for each (`keys`), or with sequences and no keys, they become one such block per segment; the future then holds
         where the last one is. If a segment is split before it has stored its block, that block becomes one per
-        successor.
+        successor. Without events nothing is written, and the future is done.
 
         Args:
             first_sequence: of the first event; the others follow without a gap. See `write`: what is stored already is
@@ -302,8 +302,8 @@ class Writer(Handle):
         Raises:
             EventTooLargeError: an event above 8 MiB, or more than one append can hold (16 MiB, if the server is not
                 set to less); nothing was taken.
-            TypeError, InvalidArgumentError: no events, values that are none, or another count of keys, timestamps or
-                headers; nothing was taken.
+            TypeError, InvalidArgumentError: values that are not bytes, or another count of keys, timestamps or headers;
+                nothing was taken.
             MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
         """
         delivery = self._delivery
@@ -312,10 +312,11 @@ class Writer(Handle):
             self._refuse()
         if delivery.pending_bytes > self._buffer_bytes_max:
             raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
-        if timestamps_us is None:
-            timestamps_us = self._time_ns() // 1000
         if keys is not None and key is not None:
             raise InvalidArgumentError("give key or keys, not both")
+        timestamps_us = checked_timestamps(timestamps_us)
+        if timestamps_us is None:
+            timestamps_us = self._time_ns() // 1000
         call = Call(self._create_future())
         events = Events(
             values if isinstance(values, list) else list(values),
@@ -326,6 +327,8 @@ class Writer(Handle):
             headers_by_index(headers, len(values)) if headers else NO_HEADERS,
             call,
         )
+        if not events.values:
+            return self._wrote_nothing(events)
         if keys is not None or first_sequence is not None or self._sequences.is_required:
             return self._write_to_several(events, first_sequence)
         targets = delivery.targets
@@ -344,13 +347,14 @@ class Writer(Handle):
 
         The events of one key are stored in their order. They become blocks of about `block_size_bytes`, each stored all
         or nothing; the batch as a whole is that only in a transaction. The future holds where the last block is.
+        Without rows nothing is written, and the future is done.
 
         Raises:
             ColumnInvalidError: a column is missing, unknown, of another type, or has nulls where none may be; nothing
                 was taken.
             EventTooLargeError: an event is above the limits of `write`, or all together above `buffer_bytes_max`;
                 nothing was taken.
-            TypeError, InvalidArgumentError: neither a batch nor a table, or one without events.
+            TypeError: neither a batch nor a table.
             SequencesMixedError: the events of this writer on the stream have sequences, and these cannot.
             MissingExtraError: pyarrow is not installed.
             MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
@@ -374,6 +378,8 @@ class Writer(Handle):
         targets = delivery.targets
         unkeyed = targets.segments.index(targets.current)
         pieces = events.pieces(targets.router, unkeyed=unkeyed, block_size_bytes=delivery.block_size_bytes)
+        if not len(events.costs):
+            return self._wrote_nothing(Events([], None, 0, [], 0))
         call = Call(self._create_future())
         delivery.send_columns(call, [(targets.segments[number], columns) for number, columns in pieces])
         targets.rotate(targets.current)
@@ -507,15 +513,18 @@ class Writer(Handle):
         future.set_result(STORED_BEFORE)
         return future
 
+    def _wrote_nothing(self, events: Events) -> "asyncio.Future[Stored]":
+        """Return the outcome of a call without events, once it is known to be one."""
+        _check_counts(events)
+        future = self._create_future()
+        future.set_result(NOTHING_STORED)
+        return future
+
     def _write_to_several(self, events: Events, first_sequence: int | None) -> "asyncio.Future[Stored]":
         """Send a call whose events may belong to several segments, without those that are stored before."""
         keys, call, count = events.keys, events.call, len(events.values)
         assert call is not None
-        if not count:
-            raise InvalidArgumentError("there are no events")
-        columns = [each for each in (keys, events.times) if each is not None and not isinstance(each, int | str)]
-        if any(len(column) != count for column in columns):
-            raise InvalidArgumentError(f"{count} events need as many keys, and as many timestamps or one")
+        _check_counts(events)
         delivery, sequences = self._delivery, self._sequences
         is_sequenced = first_sequence is not None or sequences.is_required
         places = None if isinstance(keys, str | None) else places_of(keys)
@@ -543,3 +552,10 @@ class Writer(Handle):
             call.is_partial = len(events.values) < count
         delivery.send_packed(call, packed)
         return call.future
+
+
+def _check_counts(events: Events) -> None:
+    count = len(events.values)
+    columns = [each for each in (events.keys, events.times) if each is not None and not isinstance(each, int | str)]
+    if any(len(column) != count for column in columns):
+        raise InvalidArgumentError(f"{count} events need as many keys, and as many timestamps or one")

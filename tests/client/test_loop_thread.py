@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -192,6 +193,20 @@ def test_an_interrupt_of_an_iterator_closes_it_once_its_step_has_ended(counter: 
     with interrupted(log):
         next(counter.wait_for_numbers())
     assert log == ["waiting", "cancelled", "closed"]
+
+
+@pytest.mark.parametrize(
+    ("library", "patch"),
+    [
+        ("gevent", "from gevent import monkey; monkey.patch_all()"),
+        ("eventlet", "import eventlet; eventlet.monkey_patch()"),
+    ],
+)
+def test_green_threads_are_refused_by_name(library: str, patch: str) -> None:
+    pytest.importorskip(library)
+    program = f"{patch}\nfrom millrace import blocking\nblocking.connect('127.0.0.1:1')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert f"GreenThreadsError: {library} has replaced threads" in ended.stderr.splitlines()[-1]
 
 
 def test_threads_share_an_iterator(loop: LoopThread, counter: BlockingCounter) -> None:

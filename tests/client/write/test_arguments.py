@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from millrace.client.write.arguments import check_size, check_timestamp, headers_by_index, owned
+from millrace.client.write.arguments import check_size, checked_timestamp, headers_by_index, owned
 from millrace.model.block_packing import Headers, pack_block
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX
@@ -40,13 +40,13 @@ def test_a_value_has_a_bound_of_its_own() -> None:
 
 def test_timestamps_fit_64_bits() -> None:
     for timestamp_us in (-(1 << 63), 0, (1 << 63) - 1):
-        check_timestamp(timestamp_us)
+        checked_timestamp(timestamp_us)
     for timestamp_us in (-(1 << 63) - 1, 1 << 63):
         with pytest.raises(InvalidArgumentError, match="64 bits"):
-            check_timestamp(timestamp_us)
+            checked_timestamp(timestamp_us)
     wrong: Any = 1.5
     with pytest.raises(TypeError, match="integer"):
-        check_timestamp(wrong)
+        checked_timestamp(wrong)
 
 
 def test_headers_are_those_of_all_events_or_of_each() -> None:

@@ -4,7 +4,10 @@
 import asyncio
 import os
 from collections import defaultdict
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import millrace
@@ -19,7 +22,7 @@ from millrace.client.errors import (
     WriterFencedError,
 )
 from millrace.client.testing import TestServer
-from millrace.client.write.events import EVENT_COST_BYTES, Stored
+from millrace.client.write.events import EVENT_COST_BYTES, NOTHING_STORED, Stored
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import TAIL
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
@@ -230,12 +233,60 @@ async def test_events_that_do_not_fit_are_refused_and_nothing_is_taken(client: C
         with pytest.raises(InvalidArgumentError):
             writer.write_many([b"a"], keys=["a", "b"])
         with pytest.raises(InvalidArgumentError):
-            writer.write_many([])
+            writer.write_many([], keys=["a"])
+        with pytest.raises(TypeError):
+            writer.write_many([b"a"], timestamps_us=[1.5])  # type: ignore[list-item]  # wrong on purpose
         with pytest.raises(TypeError):
             writer.write("text")  # type: ignore[arg-type]  # wrong on purpose
         assert writer.pending_bytes == 0
         await writer.write(largest)
     assert [len(value) for value in await values_of(client, name)] == [len(largest)]
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_calls_without_events_write_nothing(client: Client, name: str, *, is_named: bool) -> None:
+    await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(2)))
+    none = pa.chunked_array([], pa.binary())
+    async with client.writer(name, writer_id=f"{name}:w" if is_named else None) as writer:
+        for _ in range(2):
+            if is_named:
+                writer.write(b"x", sequence=writer._sequences.last + 1)
+                await writer.write_many([], first_sequence=7)
+            else:
+                writer.write(b"x", key="k")
+                await writer.write_arrow(pa.table({"value": none}))
+            assert (
+                await writer.write_many([]) == await writer.write_many([], keys=[], timestamps_us=[]) == NOTHING_STORED
+            )
+    async with client.transaction(name) as transaction:
+        await transaction.write_many([])
+        await transaction.write_arrow(pa.table({"value": none}))
+    assert await values_of(client, name) == [b"x", b"x"]
+    with pytest.raises(ClientClosedError):
+        writer.write_many([])
+
+
+async def test_integers_of_numpy_are_integers(client: Client, name: str) -> None:
+    await client.create_stream(name)
+    times: Any = np.array([5, 6, 7], dtype=np.uint32)
+    numbers: list[Any] = [np.int64(0), np.uint8(1), np.int16(3), np.int32(8)]
+    async with client.writer(name, writer_id=f"{name}:w") as writer:
+        await writer.write(b"0", sequence=numbers[0], timestamp_us=times[0])
+        await writer.write_many([b"1", b"2"], first_sequence=numbers[1], timestamps_us=times[1:])
+        await writer.write_many([b"3"], first_sequence=numbers[2], timestamps_us=numbers[3])
+        assert writer.stored_through == 3
+        wrongs: list[Any] = [np.array([1 << 63], dtype=np.uint64), [1 << 64], np.uint64(1 << 63)]
+        for wrong in wrongs:
+            with pytest.raises(InvalidArgumentError, match="64 bits"):
+                writer.write_many([b"4"], first_sequence=4, timestamps_us=wrong)
+        with pytest.raises(TypeError, match="datetime64"):
+            writer.write_many([b"4"], first_sequence=4, timestamps_us=np.array([1], dtype="M8[ms]"))
+        with pytest.raises(TypeError, match="float64"):
+            writer.write(b"4", sequence=4, timestamp_us=np.float64(1))  # type: ignore[arg-type]  # wrong on purpose
+    async with client.reader(name, end=TAIL) as reader:
+        assert [(event.value, event.timestamp_us) async for event in reader] == [
+            (b"0", 5), (b"1", 6), (b"2", 7), (b"3", 8)
+        ]  # fmt: skip
 
 
 async def test_the_buffer_is_bounded_and_drained(client: Client, name: str) -> None:
