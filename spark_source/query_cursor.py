@@ -16,16 +16,21 @@ from millrace.client.transport.clock import SYSTEM_CLOCK, Clock
 from millrace.model.cut import StreamCut
 from millrace.model.errors import RequestError
 
+from .application import application_name
+
 logger = logging.getLogger(__name__)
 
 RENEWALS_IN_HOLD: Final = 4
+RENEWAL_S_MAX: Final = 900.0
+"""So that a query that runs stays in the metrics of the server (`MILLRACE_METRICS_CURSOR_SILENCE_S`)."""
+_ID_SIZE: Final = 12
 TRIES_COUNT_MAX: Final = 3
 """Of moving a cursor to where the stream begins, while that moves away."""
 
 
 def made_name() -> str:
-    """Return a name for a query that was given none."""
-    return f"spark-{uuid4().hex}"
+    """Return a name for a query that was given none: that of its application, if it is known, and a random id."""
+    return "-".join(filter(None, ("spark", application_name(), uuid4().hex[:_ID_SIZE])))
 
 
 class QueryCursor:
@@ -54,7 +59,7 @@ class QueryCursor:
         last = self._set.get(cut.stream)
         if last is None or last[:2] != (name, cut):
             return True
-        return self._clock.monotonic_s() - last[2] >= self._hold_s / RENEWALS_IN_HOLD
+        return self._clock.monotonic_s() - last[2] >= min(self._hold_s / RENEWALS_IN_HOLD, RENEWAL_S_MAX)
 
     async def _move(self, client: Client, name: str, cut: StreamCut) -> None:
         place = cut

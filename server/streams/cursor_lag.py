@@ -6,6 +6,7 @@ bounded number each time it is asked; of all others the last answer holds, but f
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
@@ -15,9 +16,11 @@ from typing import Final
 from millrace.model.lineage import Lineage
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream
+from millrace.server.errors import ServerError
 from millrace.wire import messages as m
 
 from .catalog import Catalog
+from .uptime import Uptime
 
 VISITED_COUNT_MAX: Final = 1000
 """Streams that are looked at each time it is asked; the others are first at the next time."""
@@ -29,24 +32,38 @@ class CursorLag:
 
     Attributes:
         oldest_us: when the oldest of it was stored, within a second; 0 if it has read all.
+        saved_us: when the cursor was set last, if it ends by not being set; None if it never ends.
     """
 
     stream: str
     cursor: str
     size_bytes: int
     oldest_us: int
+    saved_us: int | None = None
 
 
 class CursorLags:
     """The lags of the cursors of one container; belongs to the event loop, but for `rows`.
 
     Args:
+        uptime: by which cursors are silent.
+        silent_s: cursors that end, and were not set for so long, have no lag any more.
         visited_count_max: streams that are looked at each time it is asked.
     """
 
     def __init__(
-        self, container: SegmentContainer, catalog: Catalog, *, visited_count_max: int = VISITED_COUNT_MAX
+        self,
+        container: SegmentContainer,
+        catalog: Catalog,
+        *,
+        uptime: Uptime,
+        silent_s: float,
+        visited_count_max: int = VISITED_COUNT_MAX,
     ) -> None:
+        self._uptime = uptime
+        self._silent_s = silent_s
+        # Of the last measurement: cursors that end, and were set before this stamp, are silent.
+        self._silent_before_us = 0
         self._container = container
         self._catalog = catalog
         self._visited_count_max = visited_count_max
@@ -73,6 +90,9 @@ class CursorLags:
             StorageError: the checkpoint cannot be read, or a stream not be loaded.
         """
         async with self._lock:
+            with suppress(ServerError):  # the log may take nothing now; the border is then as the clock was before
+                await self._uptime.record_jump()
+            self._silent_before_us = self._uptime.old_before_us(self._silent_s)
             if not self._knows_stored:
                 self.found(await self._catalog.with_cursors())
                 self._knows_stored = True
@@ -87,8 +107,14 @@ class CursorLags:
                 await asyncio.sleep(0)  # many streams must not delay the appends
 
     def rows(self, count_max: int) -> tuple[list[CursorLag], list[CursorLag]]:
-        """Return the cursors that lag most, and all others. May be called from any thread."""
-        lags = [lag for of_stream in list(self._lags.values()) for lag in of_stream]
+        """Return the cursors that lag most, and all others, without silent ones. May be called from any thread."""
+        border_us = self._silent_before_us
+        lags = [
+            lag
+            for of_stream in list(self._lags.values())
+            for lag in of_stream
+            if lag.saved_us is None or lag.saved_us >= border_us
+        ]
         most = nlargest(count_max, lags, key=attrgetter("size_bytes"))
         shown = set(map(id, most))
         return most, [lag for lag in lags if id(lag) not in shown]
@@ -116,4 +142,10 @@ class CursorLags:
                 entry = segment.index.floor(offset)
                 stored_us = segment.created_us if entry is None else entry.wall_time_us
                 oldest_us = min(oldest_us or stored_us, stored_us)
-        return CursorLag(stream=stream.name, cursor=cut.name, size_bytes=size_bytes, oldest_us=oldest_us)
+        return CursorLag(
+            stream=stream.name,
+            cursor=cut.name,
+            size_bytes=size_bytes,
+            oldest_us=oldest_us,
+            saved_us=cut.saved_us if cut.hold_s else None,
+        )

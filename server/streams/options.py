@@ -105,10 +105,14 @@ class MetricsOptions:
         streams_count_max: how many streams have their own metrics, the busiest ones; all others are counted together.
         cursors_count_max: how many cursors have their own metrics, those with the largest lag; all others are counted
             together.
+        cursor_silence_s: a cursor that ends by not being set, such as that of a query in Spark, leaves the metrics when
+            it was not set for this time. It still holds events for retention until it ends.
     """
 
     streams_count_max: int = 50
     cursors_count_max: int = 100
+    cursor_silence_s: float = 3600.0
 
     def __post_init__(self) -> None:
         demand_at_least(self, 0, "streams_count_max", "cursors_count_max")
+        demand_above_zero(self, "cursor_silence_s")

@@ -41,6 +41,7 @@ EXPLAINED_COUNT_MAX: Final = 500
 """Segments, and cursors, that an explanation names: it must fit one frame."""
 LOAD_RETRY_S: Final = 1.0
 REST_S: Final = 60.0
+LOOKS_IN_HOLD: Final = 8
 """No stream is at rest before it was measured for so long."""
 EXPLAIN_SAMPLING_S: Final = 300.0
 """For how long the rates of a stream without a policy are measured after it was explained."""
@@ -99,7 +100,10 @@ class StreamsRunner:
         self._uptime = uptime
         self.statistics = StreamsStatistics()
         self.traffic = StreamTraffic(metrics.streams_count_max)
-        self.lags = CursorLags(container, catalog)
+        self.lags = CursorLags(container, catalog, uptime=uptime, silent_s=metrics.cursor_silence_s)
+        # When the cursors of a stream without retention are looked at again, by its id.
+        self._cursors_due_s: dict[int, float] = {}
+        self._knows_stored_cursors = False
         # What recovery has read was written before.
         self._state.take_written()
         self._written_s = self._clock.monotonic_s()
@@ -170,9 +174,38 @@ class StreamsRunner:
         for stream_id in sorted(wanted - self._empty):
             await self._visit(stream_id, self._retain_stream)
         self._empty &= wanted
+        await self._end_cursors(without=wanted - self._empty)
 
-    async def _visit(self, stream_id: int, visit: Callable[[Stream], Awaitable[None]]) -> None:
-        """Visit a stream if it is still there; when it cannot be loaded, or changed, the next visit decides again."""
+    async def _end_cursors(self, *, without: set[int]) -> None:
+        """Forget silent cursors on streams that retention does not visit, each when a cursor of it may be due."""
+        if not self._knows_stored_cursors:
+            try:
+                self._cursors_due_s.update(dict.fromkeys(await self._catalog.with_cursors(), 0.0))
+            except ServerError as error:
+                logger.warning("cursors of streams not read error=%s", error)
+                return
+            self._knows_stored_cursors = True
+        now_s = self._clock.monotonic_s()
+        for stream_id, due_s in sorted(self._cursors_due_s.items()):
+            if due_s <= now_s and stream_id not in without:
+                del self._cursors_due_s[stream_id]
+                if not await self._visit(stream_id, self._end_cursors_of):
+                    self._cursors_due_s[stream_id] = now_s + REST_S
+
+    async def _end_cursors_of(self, stream: Stream) -> None:
+        await self._uptime.record_jump()
+        await self._forget_silent_cursors(stream)
+        holds_s = [cut.hold_s for cut in stream.cuts.values() if cut.kind == m.CutKind.CURSOR and cut.hold_s]
+        if holds_s:
+            self._cursors_due_s[stream.stream_id] = self._clock.monotonic_s() + min(holds_s) / LOOKS_IN_HOLD
+
+    async def _visit(self, stream_id: int, visit: Callable[[Stream], Awaitable[None]]) -> bool:
+        """Visit a stream if it is still there; when it cannot be loaded, or changed, the next visit decides again.
+
+        Returns:
+            Whether nothing was refused.
+        """
+        is_done = True
         try:
             with await self._container.loader.pin(streams=[stream_id]):
                 stream = self._state.streams.get(stream_id)
@@ -182,7 +215,9 @@ class StreamsRunner:
             # Another request was faster, or the log takes nothing now.
             self.statistics.refusals_total += 1
             logger.warning("visit of a stream refused stream_id=%d error=%s", stream_id, error)
+            is_done = False
         await asyncio.sleep(0)  # thousands of streams must not delay the appends
+        return is_done
 
     async def _scale_stream(self, stream: Stream) -> None:
         now_s = self._clock.monotonic_s()
@@ -239,6 +274,7 @@ class StreamsRunner:
         self.traffic.add(sizes, events, duration_s=self._written_s - before_s)
         self.lags.written(touched)
         self.lags.found(moved)
+        self._cursors_due_s.update(dict.fromkeys(moved, 0.0))
         touched |= self._state.reconfigured_streams.keys()
         self._awake |= touched & self._catalog.scaling
         self._empty -= touched

@@ -8,11 +8,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 import millrace
 from millrace.model.policy import RetentionPolicy, StreamConfig
+from millrace.server.streams.options import MetricsOptions
 from millrace.spark_source import cut_of
 from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
 from millrace.spark_source.positions import StreamOffset
-from millrace.spark_source.query_cursor import QueryCursor
+from millrace.spark_source.query_cursor import RENEWAL_S_MAX, QueryCursor
 from tests.spark_source.conftest import Batches, Drivers, Shop, needs_limits
 from tests.support.clock import ManualClock
 
@@ -147,6 +148,22 @@ def test_an_idle_query_renews_its_cursor(shop: Shop) -> None:
         second_us = saved_us()
         assert second_us > first_us
         assert saved_us() == second_us
+
+
+def test_an_idle_query_that_holds_for_long_stays_in_the_metrics(shop: Shop) -> None:
+    """It sets its cursor again long before it counts as silent there."""
+    shop.create()
+    clock = ManualClock()
+    cursor = QueryCursor(hold_s=7 * 86_400, clock=clock)
+    cuts = {shop.stream: shop.client.stream_cut(shop.stream)}
+    with closing(Link(parse_options(shop.options()))) as link:
+        saved: set[int] = set()
+        for _ in range(3):
+            link.turn(cursor.move(link.client(), "billing", cuts))
+            saved |= {each.saved_us for each in shop.client.cursors(shop.stream).list()}
+            clock.move(RENEWAL_S_MAX)
+        assert len(saved) == 3
+    assert MetricsOptions().cursor_silence_s > 2 * RENEWAL_S_MAX
 
 
 @pytest.mark.spark

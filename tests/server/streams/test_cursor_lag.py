@@ -16,6 +16,7 @@ from millrace.server.console.metrics import OTHERS
 from millrace.server.options import ServerOptions
 from millrace.server.streams.cursor_lag import CursorLags
 from millrace.server.streams.options import MetricsOptions
+from millrace.wire import messages as m
 from tests.server.streams.containers import streams_in
 from tests.support.clock import ManualClock
 from tests.support.scrapes import scrape, value_of
@@ -131,7 +132,9 @@ async def test_what_a_transaction_commits_is_written_to_its_streams(server: Serv
 async def test_streams_that_are_always_written_to_take_turns(tmp_path: Path) -> None:
     """More of them are changed again before each turn than one turn looks at."""
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
-        lags = CursorLags(streams.opened.container, streams.catalog, visited_count_max=2)
+        lags = CursorLags(
+            streams.opened.container, streams.catalog, uptime=streams.uptime, silent_s=60.0, visited_count_max=2
+        )
         made = [
             (await streams.controller.create(f"a/{number}", segment_count=1, configuration="", cursors=["c"]))[0]
             for number in range(5)
@@ -143,3 +146,28 @@ async def test_streams_that_are_always_written_to_take_turns(tmp_path: Path) -> 
             await lags.measure()
 
         assert {lag.stream for lag in lags.rows(10)[0]} == {f"a/{number}" for number in range(5)}
+
+
+@pytest.mark.asyncio
+async def test_a_silent_cursor_that_ends_has_no_lag_any_more(tmp_path: Path) -> None:
+    """A query in Spark that has ended must not raise an alert for as long as it holds events."""
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        await streams.uptime.record()
+        await streams.controller.create("a/b", segment_count=1, configuration="")
+        (segment_id,) = streams.controller.find("a/b").segment_ids
+        start = [m.SavedPosition(segment_id, 0, 0)]
+        query = m.NamedCut(2, "query", start, 7 * 86_400)
+        await streams.controller.save_cuts("a/b", [query, m.NamedCut(2, "billing", start)])
+
+        async def shown() -> set[str]:
+            await streams.runner.measure()
+            most, others = streams.runner.lags.rows(10)
+            return {lag.cursor for lag in (*most, *others)}
+
+        await streams.run(3000)
+        assert await shown() == {"query", "billing"}
+        await streams.run(3000)
+        assert await shown() == {"billing"}
+        assert len(streams.controller.find("a/b").cuts) == 2
+        await streams.controller.save_cuts("a/b", [query])
+        assert await shown() == {"query", "billing"}

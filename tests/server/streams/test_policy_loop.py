@@ -279,6 +279,24 @@ async def test_a_cursor_that_was_not_set_for_as_long_as_it_holds_is_forgotten(st
 
 
 @pytest.mark.asyncio
+async def test_a_silent_cursor_ends_on_a_stream_without_retention(streams: Streams) -> None:
+    """Within an eighth of its time, also if it was set before this server started to look."""
+    await streams.controller.create("a/b", segment_count=1, configuration="")
+    (segment_id,) = streams.controller.find("a/b").segment_ids
+    start = [m.SavedPosition(segment_id, 0, 0)]
+    cuts = [m.NamedCut(2, "dead", start, 7 * DAY_S), m.NamedCut(2, "billing", start), m.NamedCut(1, "mark", start)]
+    await streams.controller.save_cuts("a/b", cuts)
+    await streams.runner.retain()
+    await streams.run(6.9 * DAY_S)
+    await streams.runner.retain()
+    assert len(streams.controller.find("a/b").cuts) == 3
+    await streams.run(0.9 * DAY_S)
+    await streams.runner.retain()
+
+    assert sorted(streams.controller.find("a/b").cuts) == [(1, "mark"), (2, "billing")]
+
+
+@pytest.mark.asyncio
 async def test_a_cursor_that_is_set_while_it_is_forgotten_stays(streams: Streams) -> None:
     await streams.controller.create("a/b", segment_count=1, configuration=retaining(kind="consumption"))
     (segment_id,) = streams.controller.find("a/b").segment_ids
