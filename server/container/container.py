@@ -123,8 +123,20 @@ class SegmentContainer:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
         # The state may know of batches that the log has lost: their numbers are not given again.
         self.state.log_capacity_bytes = self.log.capacity_bytes
+        self._trim_idle_between_steps()
         await self.log.start(after_sequence=self.state.sequence, on_durable=self.durable, on_failure=self.log_failed)
         self.state.sequence = self.log.durable_sequence
+
+    def _trim_idle_between_steps(self) -> None:
+        """Evict idle entities as they become too many, but never within a step of the event loop: see `idle_budget`."""
+        loop, idle = asyncio.get_running_loop(), self.state.idle
+
+        def trim_soon() -> None:
+            if not loop.is_closed():
+                loop.call_soon(idle.trim)
+
+        idle.on_full = trim_soon
+        idle.trim()
 
     def stop(self) -> None:
         """Refuse requests from now on; what is queued for the log still becomes durable."""
@@ -193,13 +205,12 @@ class SegmentContainer:
                 state.segments.pin((run.segment_id,), into=pins)
             if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
+            assert state.admitted_segment(run.segment_id) is segment, "the append was admitted to another object"
             self.log.submit(run, is_followed=transaction is not None)
         except BaseException:
             pins.release()
             raise
-        assert state.admitted_segment(run.segment_id) is segment, "the view that moves is that of a pinned segment"
         if progress is not None:
-            assert run.writer_number in state.writers.pin_counts
             progress.admitted = run.last_event_number
             segment.writers[run.writer_number] = progress
         if on_stream is not None:

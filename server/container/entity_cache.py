@@ -13,13 +13,14 @@ The life of an entity in memory:
                                       v            unpin (the last)            |
     get, pin -- load --> clean and pinned <-----------------> evictable -------+
                                                  pin              |
-                                                                  v  the cache is full
+                                                                  v  the budget is full, the step is over
                                                                evicted
 
 An entity is *evictable* if nothing pins it and if it is not dirty: it is as the last checkpoint has it. How many of
-these stay is up to `idle_budget`. Four rules make eviction safe:
+these stay is up to `idle_budget`. Five rules make eviction safe:
 
 - There is one object for an entity in memory: `get` and `pin` return that very object until it is evicted.
+- Nothing is evicted within a step of the event loop, so a decision changes the objects that it looked at.
 - Who changes an entity, or holds it while waiting for something, pins it before: `pin` counts, `Pins.release` counts
   back, and nothing else does. A change to an object that was evicted would be lost, so it is an assertion.
 - What changed stays until a checkpoint has stored it; so what is loaded is always what was evicted. A checkpoint that
@@ -163,6 +164,11 @@ class EntityCache(Generic[Item]):
         item = self._resident.get(number)
         assert item is not None or self._is_known_absent(number), "neither pinned nor loaded"
         return item
+
+    def pinned(self, number: int) -> Item | None:
+        """Return a pinned entity by its number, None if it does not exist: the admitted view of no other may move."""
+        assert number in self._pin_counts, "an admitted change to what may be evicted is lost"
+        return self._resident.get(number)
 
     def peek(self, number: int) -> Item | None:
         """Return an entity if it is in memory."""
@@ -390,7 +396,7 @@ class EntityCache(Generic[Item]):
         return number
 
     def _load(self, number: int) -> Item | None:
-        """Read an entity that is not in memory, and keep it there; who calls this pins it, or considers it."""
+        """Read an entity that is not in memory; the caller pins it, or calls `_consider`."""
         if self._is_known_absent(number):
             return None
         item = self.archive.load(number)
@@ -412,14 +418,14 @@ class EntityCache(Generic[Item]):
                 self._resident_names[name] = item
 
     def _consider(self, number: int) -> None:
-        """Let an entity be evicted some time, if it may be: now, if there is no room for it."""
+        """Make an entity evictable, unless it is dirty or pinned."""
         if number in self._dirty or number in self._pin_counts or number not in self._resident:
             return
         self._evictable.add(number)
         self._idle.add(self, number, size_bytes=self._size_of(self._resident[number]))
 
     def _keep(self, number: int) -> None:
-        """Let an entity not be evicted any more; one that may not be is fine."""
+        """Remove an entity from the evictable set, if present."""
         if number in self._evictable:
             self._evictable.remove(number)
             self._idle.remove(self, number)

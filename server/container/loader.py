@@ -55,29 +55,31 @@ class EntityLoader:
         self._queue: dict[tuple[EntityCache[Any], int | str], _Load] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def pin(
-        self,
-        *,
-        segments: Sequence[int | str] = (),
-        writers: Sequence[int | str] = (),
-        streams: Sequence[int | str] = (),
-        transactions: Sequence[int | str] = (),
-        producers: Sequence[int | str] = (),
-    ) -> Pins:
+    async def pin(self, required: m.Required) -> Pins:
         """Load entities by number or name, with a stream its segments, and pin those that exist.
 
-        Safe to cancel: nothing stays pinned.
+        The segments of a stream are those that it has in the step in which this returns. Safe to cancel: nothing stays
+        pinned.
 
         Raises:
             StorageError: the checkpoint cannot be read.
         """
-        required = m.Required(
-            segments=segments, writers=writers, streams=streams, transactions=transactions, producers=producers
-        )
         with Pins() as pins:
+            has_waited = False
             for cache, keys in self._state.required(required):
-                await self._pin(cache, keys, pins)
+                has_waited |= await self._pin(cache, keys, pins)
+            # Meanwhile a scale or a commit may have given a stream other segments.
+            while has_waited and (late := self._segments_not_in(pins, required.streams)):
+                await self._pin(self._state.segments, late, pins)
             return pins.transfer()
+
+    def _segments_not_in(self, pins: Pins, streams: Sequence[int | str]) -> list[int]:
+        """Return those segments of some pinned streams that are not among what was pinned."""
+        state = self._state
+        pinned = {number for cache, number in pins.held or () if cache is state.segments}
+        found = (state.streams.find(key) if isinstance(key, str) else state.streams.get(key) for key in streams)
+        named = (number for stream in found if stream is not None for number in stream.segment_ids)
+        return [number for number in named if number not in pinned]
 
     def is_resident(self, required: m.Required) -> bool:
         """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
@@ -90,21 +92,25 @@ class EntityLoader:
             and (not required.producers or all(map(state.producers.is_resident, required.producers)))
         )
 
-    async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> None:
+    async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> bool:
+        """Pin entities of one kind; return whether some had to be waited for."""
         missing = []
         for key in keys:
             if cache.is_resident(key):
                 cache.pin([key], into=pins)
             else:
                 missing.append(key)
+        if not missing:
+            return False
         for _ in range(ATTEMPTS_COUNT):
             if not missing:
-                return
+                return True
             loads = [self._load(cache, key, pins) for key in missing]
             await asyncio.wait(loads)
             missing = [key for key, load in zip(missing, loads, strict=True) if not load.result()]
         # Checkpoints were stored faster than we could read: read what is missing here and now.
         cache.pin(missing, into=pins)
+        return True
 
     def _load(self, cache: EntityCache[Any], key: int | str, pins: Pins) -> asyncio.Future[bool]:
         """Return a future of whether what was read is current, and has been pinned."""

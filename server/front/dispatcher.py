@@ -91,7 +91,7 @@ class Dispatcher:
             return
         writers = [run.writer_number] if run.writer_number else []
         self._take_when_loaded(
-            partial(self._container.loader.pin, segments=[run.segment_id], writers=writers),
+            partial(self._container.loader.pin, m.Required(segments=[run.segment_id], writers=writers)),
             lambda: self._admit_loaded(run),
             failed=lambda error: self._refuse_unloaded(run, error),
             size=len(run.frames),

@@ -165,14 +165,7 @@ class Handlers:
         Raises:
             StorageError: the checkpoint cannot be read.
         """
-        named = m.required_entities(message)
-        return await self.container.loader.pin(
-            segments=named.segments,
-            writers=named.writers,
-            streams=named.streams,
-            transactions=named.transactions,
-            producers=named.producers,
-        )
+        return await self.container.loader.pin(m.required_entities(message))
 
     async def _create_segment(self, message: m.CreateSegment) -> m.SegmentInfo:
         return segment_info(await self._control.create(message.name))
@@ -213,7 +206,7 @@ class Handlers:
             names, more = await page_of_names(
                 cache, cache.archive.names, prefix=message.prefix, after=after, count_max=_page_count(message)
             )
-            with await self.container.loader.pin(segments=names):
+            with await self.container.loader.pin(m.Required(segments=names)):
                 found = map(cache.find, names)
                 segments = [segment for segment in found if segment is not None and segment.link is None]
             after = names[-1] if names else after

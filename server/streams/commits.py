@@ -183,12 +183,16 @@ def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit
     for part in commit.parts:
         target = commit.targets.get(part.target_id)
         if target is not None:
+            assert state.segments.pinned(part.target_id) is target, "the commit was planned on another object"
             target.next_offset += part.size
             target.next_event_count += part.event_count
+    created = {segment_id for epoch in commit.epochs for segment_id, _, _ in epoch.created}
     for epoch in commit.epochs:
-        state.streams[epoch.stream_id].admitted_epoch = epoch.epoch
-        for segment_id in epoch.sealed_ids:
-            sealed = state.segments.get(segment_id)
+        stream = state.streams.pinned(epoch.stream_id)
+        assert stream is not None, "the commit was planned on it"
+        stream.admitted_epoch = epoch.epoch
+        for segment_id in set(epoch.sealed_ids) - created:
+            sealed = state.segments.pinned(segment_id)
             if sealed is not None:
                 sealed.closing = True
 

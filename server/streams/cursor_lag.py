@@ -99,7 +99,7 @@ class CursorLags:
             for stream_id in list(islice(self._changed, self._visited_count_max)):
                 self._changed.pop(stream_id, None)
                 try:
-                    with await self._container.loader.pin(streams=[stream_id]):
+                    with await self._container.loader.pin(m.Required(streams=[stream_id])):
                         self._measure(stream_id)
                 except BaseException:
                     self.found([stream_id])

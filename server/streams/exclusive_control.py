@@ -100,7 +100,7 @@ class ExclusiveControl:
                 continue
             holder = self._of(stream_id)
             writers: list[int | str] = [writer_id] if holder is None else [writer_id, holder.number]
-            with await self._container.loader.pin(writers=writers, streams=[stream_id]) as pins:
+            with await self._container.loader.pin(m.Required(writers=writers, streams=[stream_id])) as pins:
                 if not self._is_busy(stream_id, name) and self._of(stream_id) == holder:
                     return pins.transfer()
 

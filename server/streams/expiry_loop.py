@@ -13,6 +13,7 @@ from millrace.server.container.checkpoint.reader import WriterArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.writer_control import WriterControl
 from millrace.server.errors import ServerError
+from millrace.wire import messages as m
 
 from .expiry import Borders, borders, decide
 from .options import WritersOptions
@@ -93,7 +94,7 @@ class ExpiryRunner:
 
     async def _expire_idle(self, numbers: list[int], limits: Borders) -> None:
         """Let those of some writers expire that are idle: at most a page of them, which is a record."""
-        with await self._container.loader.pin(writers=numbers):
+        with await self._container.loader.pin(m.Required(writers=numbers)):
             writers = {number: writer for number in numbers if (writer := self._state.writers.get(number)) is not None}
             busy = self._container.in_flight.writers().union(self._state.expiring_writers)
             plan = decide(writers.values(), limits, busy=busy)

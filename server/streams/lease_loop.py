@@ -171,7 +171,7 @@ class TransactionsRunner:
         ):
             after = page[-1]
             numbers = [number for _, number in page]
-            with await self._container.loader.pin(transactions=numbers):
+            with await self._container.loader.pin(m.Required(transactions=numbers)):
                 # Those which are not there are forgotten, and the checkpoint is older.
                 present = [number for number in numbers if number in self._state.transactions]
                 if present:

@@ -207,7 +207,7 @@ class StreamsRunner:
         """
         is_done = True
         try:
-            with await self._container.loader.pin(streams=[stream_id]):
+            with await self._container.loader.pin(m.Required(streams=[stream_id])):
                 stream = self._state.streams.get(stream_id)
                 if stream is not None:
                     await visit(stream)
@@ -258,7 +258,7 @@ class StreamsRunner:
         """Look up the names of streams that are shown from now on; those that cannot be loaded, the next time."""
         with contextlib.suppress(ServerError):
             for stream_id in self.traffic.unnamed:
-                with await self._container.loader.pin(streams=[stream_id]):
+                with await self._container.loader.pin(m.Required(streams=[stream_id])):
                     stream = self._state.streams.get(stream_id)
                     self.traffic.name(stream_id, None if stream is None else stream.name)
 

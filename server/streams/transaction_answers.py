@@ -75,7 +75,7 @@ class TransactionAnswers:
         """Return the `outcome`, with the names of the streams that are still there. Cancelling is safe."""
         info = self.outcome(number, name)
         stream_ids = [each.stream_id for each in info.streams or info.cuts]
-        with await self._container.loader.pin(streams=stream_ids):
+        with await self._container.loader.pin(m.Required(streams=stream_ids)):
             found = [self._state.streams.get(stream_id) for stream_id in stream_ids]
             names = [m.NamedStream(stream.name) for stream in found if stream is not None]
         return replace(info, names=names)

@@ -123,6 +123,7 @@ class TransactionController:
     ) -> Admitted:
         """Begin a transaction when that can be decided. See `begin_now`; cancelling is safe."""
         return await self._when_possible(
+            m.Required(streams=[each.name for each in streams], transactions=[number, name]),
             lambda: self.begin_now(
                 number,
                 name,
@@ -132,7 +133,7 @@ class TransactionController:
                 address=address,
                 producer=producer,
                 parts=parts,
-            )
+            ),
         )
 
     def begin_now(
@@ -352,21 +353,24 @@ class TransactionController:
         """
         transaction = self._found(number, name)
         with _held(transaction):
-            stream_ids = [stream.stream_id for stream in transaction.streams]
-            writer_ids = [] if transaction.producer is None else [transaction.producer.writer_id]
-            with await self._container.loader.pin(streams=stream_ids, producers=writer_ids):
-                if transaction.admitted_state is TransactionState.OPEN:
+            required = m.Required(
+                streams=[stream.stream_id for stream in transaction.streams],
+                producers=[] if transaction.producer is None else [transaction.producer.writer_id],
+            )
+            if transaction.admitted_state is TransactionState.OPEN:
+                with await self._container.loader.pin(required):
                     await check_places(self._container, self._streams, cursors)
-                return await self._when_possible(
-                    lambda: self._commit_now(
-                        transaction,
-                        branches,
-                        drops_others=drops_others,
-                        is_by_name=not number,
-                        cursors=cursors,
-                        fingerprint=fingerprint,
-                    )
-                )
+            return await self._when_possible(
+                required,
+                lambda: self._commit_now(
+                    transaction,
+                    branches,
+                    drops_others=drops_others,
+                    is_by_name=not number,
+                    cursors=cursors,
+                    fingerprint=fingerprint,
+                ),
+            )
 
     def commit_now(
         self,
@@ -476,11 +480,17 @@ class TransactionController:
                 return True
         return False
 
-    async def _when_possible(self, decide: Callable[[], Admitted | None]) -> Admitted:
-        """Decide once nothing is on its way that is in the way; what is needed stays in memory."""
-        while (admitted := decide()) is None:
+    async def _when_possible(self, required: m.Required, decide: Callable[[], Admitted | None]) -> Admitted:
+        """Decide once nothing in flight would change the decision.
+
+        What it is about is pinned anew after each wait: meanwhile a scale or another commit may have given a stream
+        other segments, and a checkpoint may have made these evictable.
+        """
+        while True:
+            with await self._container.loader.pin(required):
+                if (admitted := decide()) is not None:
+                    return admitted
             await self._container.in_flight.settled()
-        return admitted
 
     async def abort(self, number: int, name: str = "") -> tuple[Transaction, bool]:
         """Delete what a transaction has; return it, and False if it was aborted before.

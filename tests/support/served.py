@@ -10,11 +10,11 @@ import pytest_asyncio
 
 from millrace.server.app import Server
 from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
 from tests.support.protocol import Peer
 from tests.support.servers import server_options
+from tests.support.settled_containers import _containers_are_settled
 
-__all__ = ["_all_pins_are_released", "other", "peer", "server", "tmp_path"]
+__all__ = ["_containers_are_settled", "other", "peer", "server", "tmp_path"]
 
 
 @pytest_asyncio.fixture

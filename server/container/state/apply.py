@@ -108,6 +108,7 @@ def apply_recovered(
     sequence, wall_time_us = (state.sequence, 0) if isinstance(item, Damage) else (item.sequence, item.wall_time_us)
     with pin_items(state, items):
         apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=hold)
+    state.idle.trim()
 
 
 def items_of(batch: RecoveredBatch) -> list[BatchItem]:

@@ -61,9 +61,16 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
                 state.forget_progress([before.writer_number])
                 state.exclusive_writers.expire([before.writer_number])
             state.writers.remove(before.writer_number)
-        writer = state.admitted_writers.pop(record.writer_id, None) or Writer(
-            writer_number=record.writer_number, writer_id=record.writer_id, epoch=0, opened_us=record.opened_us
-        )
+        writer = state.admitted_writers.pop(record.writer_id, None)
+        if writer is None:
+            # An unnamed one, which nobody can find before this.
+            writer = Writer(
+                writer_number=record.writer_number,
+                writer_id=record.writer_id,
+                epoch=record.writer_epoch,
+                nonces=with_nonce(b"", record.nonce),
+                opened_us=record.opened_us,
+            )
         state.use_id(writer.writer_number)
         state.writers.add(writer)
     _begin_epoch(writer, record.writer_epoch, nonce=record.nonce)
@@ -128,7 +135,6 @@ def _sequences_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
 def _begin_epoch(writer: Writer, epoch: int, *, nonce: bytes) -> None:
     if epoch > writer.epoch:
         writer.epoch = epoch
-        writer.admitted_epoch = max(writer.admitted_epoch, epoch)
         writer.nonces = with_nonce(writer.nonces, nonce)
 
 

@@ -28,12 +28,12 @@ from tests.support.clock import ManualClock
 from tests.support.cut_connections import relay_to
 from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
 from tests.support.servers import server_options
+from tests.support.settled_containers import _containers_are_settled
 from tests.support.still_server import files, sequence_of, server
 from tests.support.waiting import until
 
-__all__ = ["_all_pins_are_released", "files", "server", "tmp_path"]
+__all__ = ["_containers_are_settled", "files", "server", "tmp_path"]
 
 pytestmark = pytest.mark.asyncio
 

@@ -1,7 +1,7 @@
 """States of a container of which nothing was stored yet."""
 
 from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
-from millrace.server.container.idle_budget import IDLE_BYTES_MAX
+from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
@@ -42,7 +42,15 @@ def new_state(*, idle_bytes_max: int = IDLE_BYTES_MAX) -> ContainerState:
         log_capacity_bytes=0,
         clock_history=ClockHistory(),
     )
-    return ContainerState(stored, idle_bytes_max=idle_bytes_max)
+    state = ContainerState(stored, idle_bytes_max=idle_bytes_max)
+    evict_at_once(state.idle)
+    return state
+
+
+def evict_at_once(idle: IdleBudget) -> IdleBudget:
+    """Let each use of a cache be a step of its own, after which idle entities are evicted."""
+    idle.on_full = idle.trim
+    return idle
 
 
 def waiting(garbage: GarbageQueue, delete_after: DeleteAfter) -> list[str]:

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millrace.server.container.entity_cache import ABSENT_COUNT_MAX, EntityCache, Pins
 from millrace.server.container.idle_budget import IdleBudget
+from tests.server.container.states import evict_at_once
 
 
 @dataclass(eq=False)
@@ -49,7 +50,7 @@ def cache_over(archive: MemoryArchive, *, idle_count_max: int = 0, next_number: 
         count=len(archive.things),
         stored_below=next_number,
         size_of=lambda _: 1,
-        idle=IdleBudget(idle_count_max),
+        idle=evict_at_once(IdleBudget(idle_count_max)),
     )
 
 

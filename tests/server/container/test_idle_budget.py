@@ -15,6 +15,7 @@ from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
+from tests.server.container.states import evict_at_once
 from tests.server.container.test_entity_cache import MemoryArchive, Thing, stored_things
 
 
@@ -32,7 +33,7 @@ def cache_of(idle: IdleBudget, *, count: int, size_of: Callable[[Thing], int]) -
 
 def test_bytes_are_counted_over_all_kinds_and_the_least_recently_used_leave() -> None:
     """Behaviour 86: the sum of idle entities is bounded in bytes."""
-    idle = IdleBudget(100)
+    idle = evict_at_once(IdleBudget(100))
     large = cache_of(idle, count=10, size_of=lambda thing: 30)
     small = cache_of(idle, count=100, size_of=lambda thing: 1)
     for number in (1, 2, 3):
@@ -51,7 +52,7 @@ def test_bytes_are_counted_over_all_kinds_and_the_least_recently_used_leave() ->
 
 def test_what_grew_while_it_was_in_use_counts_as_it_is_then() -> None:
     """Behaviour 86."""
-    idle = IdleBudget(100)
+    idle = evict_at_once(IdleBudget(100))
     sizes = {1: 10, 2: 10}
     cache = cache_of(idle, count=2, size_of=lambda thing: sizes[thing.number])
     with cache.pin([1]):
@@ -62,6 +63,23 @@ def test_what_grew_while_it_was_in_use_counts_as_it_is_then() -> None:
     cache.get(2)
     assert cache.present() == []
     assert idle.size_bytes == 0
+
+
+def test_nothing_is_evicted_within_a_step() -> None:
+    """Behaviour 97: what a decision looks at is still the object that it then pins."""
+    idle = IdleBudget(0)
+    full: list[int] = []
+    idle.on_full = lambda: full.append(len(idle))
+    cache = cache_of(idle, count=3, size_of=lambda thing: 1)
+
+    found = [cache.get(number) for number in (1, 2, 3)]
+
+    assert full == [1]
+    with cache.pin([2]):
+        assert [cache.peek(number) for number in (1, 2, 3)] == found
+        idle.trim()
+        assert cache.present() == [found[1]]
+    assert full == [1, 1]
 
 
 def segment(number: int) -> Segment:

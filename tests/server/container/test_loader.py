@@ -17,7 +17,8 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import StorageError
 from millrace.server.wal import NOTHING_ACCEPTED
-from tests.server.container.states import EmptyArchive
+from millrace.wire import messages as m
+from tests.server.container.states import EmptyArchive, evict_at_once
 from tests.support.waiting import PATIENCE_S
 
 COUNT = 2 * BATCH_COUNT_MAX + 10
@@ -81,7 +82,9 @@ def state_over(archive: SlowArchive, *, idle_bytes_max: int = 0) -> ContainerSta
         log_capacity_bytes=0,
         clock_history=ClockHistory(),
     )
-    return ContainerState(stored, idle_bytes_max=idle_bytes_max)
+    state = ContainerState(stored, idle_bytes_max=idle_bytes_max)
+    evict_at_once(state.idle)
+    return state
 
 
 @pytest.fixture
@@ -101,7 +104,7 @@ async def test_concurrent_requests_for_one_entity_share_a_read(archive: SlowArch
     state = state_over(archive)
     loader = EntityLoader(state)
 
-    pins = await asyncio.gather(*(loader.pin(segments=[7, 9]) for _ in range(50)))
+    pins = await asyncio.gather(*(loader.pin(m.Required(segments=[7, 9])) for _ in range(50)))
 
     assert archive.reads == [7, 9]
     assert pinned(state) == {7: 50, 9: 50}
@@ -115,9 +118,9 @@ async def test_those_who_come_during_a_read_share_the_next_one(archive: SlowArch
     state = state_over(archive)
     loader = EntityLoader(state)
     archive.slow.add(1)
-    first = asyncio.ensure_future(loader.pin(segments=[1]))
+    first = asyncio.ensure_future(loader.pin(m.Required(segments=[1])))
     await asyncio.to_thread(archive.waiting.wait, 10)
-    others = [asyncio.ensure_future(loader.pin(segments=[3])) for _ in range(20)]
+    others = [asyncio.ensure_future(loader.pin(m.Required(segments=[3]))) for _ in range(20)]
     await asyncio.sleep(0)
 
     archive.gate.set()
@@ -134,8 +137,8 @@ async def test_no_request_waits_for_more_than_a_batch(archive: SlowArchive) -> N
     loader = EntityLoader(state)
     everything = range(1, COUNT + 1)
     archive.slow.add(BATCH_COUNT_MAX + 1)
-    many = asyncio.ensure_future(loader.pin(segments=everything))
-    few = asyncio.ensure_future(loader.pin(segments=[1]))
+    many = asyncio.ensure_future(loader.pin(m.Required(segments=everything)))
+    few = asyncio.ensure_future(loader.pin(m.Required(segments=[1])))
 
     async with asyncio.timeout(PATIENCE_S):
         assert len(await few) == 1
@@ -156,7 +159,7 @@ async def test_what_is_absent_is_read_once_however_many_are(
     monkeypatch.setattr(entity_cache, "ABSENT_COUNT_MAX", 3)
     loader = EntityLoader(state_over(archive))
 
-    pins = await loader.pin(segments=[*range(2, 40, 2), *(f"raw/{number}" for number in range(2, 40, 2))])
+    pins = await loader.pin(m.Required(segments=[*range(2, 40, 2), *(f"raw/{number}" for number in range(2, 40, 2))]))
 
     assert len(pins) == len(range(2, 40, 2))  # the numbers
     assert len(archive.reads) == len(set(archive.reads)) == 2 * len(range(2, 40, 2))
@@ -168,7 +171,7 @@ async def test_numbers_that_nothing_can_have_are_not_read(archive: SlowArchive) 
     loader = EntityLoader(state)
     fresh = state.take_id()
 
-    assert len(await loader.pin(segments=[0, "", fresh, COUNT + 99])) == 2
+    assert len(await loader.pin(m.Required(segments=[0, "", fresh, COUNT + 99]))) == 2
 
     assert archive.reads == []
 
@@ -179,13 +182,15 @@ async def test_an_error_reaches_all_who_wait_and_the_next_ones_read_again(archiv
     loader = EntityLoader(state)
     archive.failing = True
 
-    outcomes = await asyncio.gather(*(loader.pin(segments=[number]) for number in (1, 1, 3, 3)), return_exceptions=True)
+    outcomes = await asyncio.gather(
+        *(loader.pin(m.Required(segments=[number])) for number in (1, 1, 3, 3)), return_exceptions=True
+    )
     archive.failing = False
 
     assert [str(outcome) for outcome in outcomes] == ["the disk is away"] * 4
     assert all(isinstance(outcome, StorageError) for outcome in outcomes)
     assert pinned(state) == {}
-    with await loader.pin(segments=[1, 3]):
+    with await loader.pin(m.Required(segments=[1, 3])):
         assert pinned(state) == {1: 1, 3: 1}
 
 
@@ -195,8 +200,8 @@ async def test_what_was_read_while_a_checkpoint_was_stored_is_read_again(archive
     state = state_over(archive)
     loader = EntityLoader(state)
     archive.slow |= {1, 2}
-    there = asyncio.ensure_future(loader.pin(segments=[1]))
-    absent = asyncio.ensure_future(loader.pin(segments=[2]))
+    there = asyncio.ensure_future(loader.pin(m.Required(segments=[1])))
+    absent = asyncio.ensure_future(loader.pin(m.Required(segments=[2])))
     await asyncio.to_thread(archive.waiting.wait, 10)
 
     state.segments.take()
@@ -218,7 +223,7 @@ async def test_a_cancelled_request_pins_nothing_and_takes_nothing_from_the_other
     state = state_over(archive)
     loader = EntityLoader(state)
     archive.slow.add(1)
-    waiters = [asyncio.ensure_future(loader.pin(segments=[3, 1])) for _ in range(3)]
+    waiters = [asyncio.ensure_future(loader.pin(m.Required(segments=[3, 1]))) for _ in range(3)]
     await asyncio.to_thread(archive.waiting.wait, 10)
     waiters[0].cancel()
     await asyncio.gather(waiters[0], return_exceptions=True)
@@ -235,7 +240,7 @@ async def test_what_was_loaded_stays_in_memory_while_it_is_pinned(archive: SlowA
     state = state_over(archive)
     loader = EntityLoader(state)
 
-    with await loader.pin(segments=[*range(1, 40, 2), "raw/39"]):
+    with await loader.pin(m.Required(segments=[*range(1, 40, 2), "raw/39"])):
         archive.failing = True
         assert [state.segments[number].segment_id for number in range(1, 40, 2)] == list(range(1, 40, 2))
         assert state.segments.is_resident(39)
@@ -249,7 +254,7 @@ async def test_with_a_stream_its_segments_are_loaded(archive: SlowArchive) -> No
     stream.parts = [StreamPart(segment_id=segment_id, key_range=KeyRange(0, 10)) for segment_id in (5, 6, 7)]
     state.streams.add(stream)
 
-    with await EntityLoader(state).pin(streams=["a/b", "a/c"]):
+    with await EntityLoader(state).pin(m.Required(streams=["a/b", "a/c"])):
         assert COUNT + 1 in state.streams.pin_counts
         assert pinned(state) == {5: 1, 6: 1, 7: 1}
     assert archive.reads == [5, 6, 7]

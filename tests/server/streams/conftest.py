@@ -7,10 +7,10 @@ import pytest_asyncio
 
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
-from tests.support.served import _all_pins_are_released, other, peer, server, tmp_path
+from tests.support.served import _containers_are_settled, other, peer, server, tmp_path
 from tests.support.storage import MemoryStorage
 
-__all__ = ["_all_pins_are_released", "other", "peer", "server", "tmp_path"]
+__all__ = ["_containers_are_settled", "other", "peer", "server", "tmp_path"]
 
 
 @pytest_asyncio.fixture

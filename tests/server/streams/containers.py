@@ -98,8 +98,13 @@ async def streams_in(
     options: StreamsOptions | None = None,
     boot: str = "",
     files: FileSystem | None = None,
+    idle_bytes_max: int = 0,
 ) -> AsyncIterator[Streams]:
-    """Open what is in `folder`, and close it without a flush, as a kill would leave it."""
+    """Open what is in `folder`, and close it without a flush, as a kill would leave it.
+
+    Args:
+        idle_bytes_max: by default every idle entity is evicted at once, which shows a missing pin.
+    """
     cache = PageCache(CacheOptions())
     opened = await open_container(
         await local_environment(
@@ -108,7 +113,9 @@ async def streams_in(
             files=files or FaultyDatabases(busy_timeout_s=0.0),
             storage=storage,
             cache=cache,
-            container_options=ContainerOptions(flush_age_s=3600.0, checkpoint_interval_s=3600.0),
+            container_options=ContainerOptions(
+                flush_age_s=3600.0, checkpoint_interval_s=3600.0, idle_bytes_max=idle_bytes_max
+            ),
             wal_options=SMALL_WAL,
             clock=clock,
             metrics=Metrics(),

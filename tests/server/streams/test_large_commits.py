@@ -18,11 +18,11 @@ from millrace.client.write.options import WriterOptions
 from millrace.server.app import Server
 from millrace.server.container.state.segment import Segment
 from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
 from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
+from tests.support.settled_containers import _containers_are_settled
 from tests.support.waiting import until
 
-__all__ = ["_all_pins_are_released", "tmp_path"]
+__all__ = ["_containers_are_settled", "tmp_path"]
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.parametrize("place", ["in memory", "in chunks"])]
 

@@ -17,13 +17,13 @@ from millrace.wire import messages as m
 from millrace.wire.framing import encode
 from millrace.wire.limits import KIB
 from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
 from tests.support.protocol import M, Peer, Stored
 from tests.support.servers import BUSY, SMALL_WAL, server_options
+from tests.support.settled_containers import _containers_are_settled
 from tests.support.transactions import begin_request, create_stream, reserve
 from tests.support.waiting import until
 
-__all__ = ["_all_pins_are_released", "tmp_path"]
+__all__ = ["_containers_are_settled", "tmp_path"]
 
 AT_ONCE = 50
 OUTCOMES_COUNT_MAX = 100

@@ -241,7 +241,7 @@ async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
         for number in range(60):
             await peer.ask(m.CreateSegment(f"raw/{number}"), m.SegmentInfo)
         opened = [segment.segment_id for segment in info.segments if not segment.sealed]
-        with await loader.pin(segments=opened) as pins:
+        with await loader.pin(m.Required(segments=opened)) as pins:
             await loader._pin(state.streams, ["a/b"], pins)
             assert not all(state.segments.is_resident(segment.segment_id) for segment in info.segments)
             loop, loads = get_ident(), []

@@ -15,9 +15,9 @@ from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
 from tests.support.protocol import Peer, code_of
 from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.settled_containers import _containers_are_settled
 from tests.support.transactions import (
     PeerTransaction,
     begin_request,
@@ -27,7 +27,7 @@ from tests.support.transactions import (
     reserve,
 )
 
-__all__ = ["_all_pins_are_released", "tmp_path"]
+__all__ = ["_containers_are_settled", "tmp_path"]
 
 pytestmark = pytest.mark.asyncio
 

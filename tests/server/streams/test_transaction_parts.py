@@ -25,14 +25,14 @@ from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path
-from tests.support.pins import _all_pins_are_released
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import BUSY, SMALL_WAL, server_options
+from tests.support.settled_containers import _containers_are_settled
 from tests.support.storage import FaultyStorage
 from tests.support.transactions import PeerTransaction, content_of, create_stream, outcome_of, reserve
 from tests.support.waiting import until
 
-__all__ = ["_all_pins_are_released", "tmp_path"]
+__all__ = ["_containers_are_settled", "tmp_path"]
 
 pytestmark = pytest.mark.asyncio
 

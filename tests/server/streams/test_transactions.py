@@ -280,7 +280,7 @@ async def test_what_is_not_known_is_said_so(peer: Peer, server: Server) -> None:
     assert await code_of(peer.ask(m.AbortTransaction(unused, ""), m.TransactionReply)) is ErrorCode.TRANSACTION_UNKNOWN
     assert server._open is not None
     container = server._open.container
-    with await container.loader.pin(transactions=[used]):
+    with await container.loader.pin(m.Required(transactions=[used])):
         await container.decide(m.OutcomesForgotten([used]))
 
     assert container.state.horizon == used + 1

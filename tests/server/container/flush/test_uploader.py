@@ -61,7 +61,8 @@ class Tier2:
         segment.event_count += len(payloads)
         held = extent(segment.length, *payloads, end_events=segment.event_count)
         segment.index.add(held.offset, events=held.start_events, wall_time_us=held.wall_time_us)
-        segment.length = segment.next_offset = held.end
+        segment.length = held.end
+        segment.admit_as_durable()
         self.state.hold(segment, held)
 
     def merge(self, payload: bytes) -> Segment:
@@ -82,7 +83,8 @@ class Tier2:
                 wall_time_us=17,
             )
         )
-        target.length = target.next_offset = target.length + source.length
+        target.length += source.length
+        target.admit_as_durable()
         self.segment = target
         return source
 

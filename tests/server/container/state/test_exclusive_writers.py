@@ -62,7 +62,7 @@ def test_a_takeover_fences_by_the_same_record() -> None:
     apply(state, opening(SECOND, fenced=FIRST))
 
     assert state.exclusive_writers.durable == {31: SECOND}
-    assert (state.writers[21].epoch, state.writers[21].admitted_epoch, state.writers[22].epoch) == (2, 2, 4)
+    assert (state.writers[21].epoch, state.writers[22].epoch) == (2, 4)
     assert state.writers[21].nonces.endswith(m.NO_NONCE)
 
 

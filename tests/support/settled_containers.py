@@ -1,0 +1,38 @@
+"""Checks what a test has left behind in its containers: pins, and admitted changes that never became durable."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from millrace.server.container.container import SegmentContainer
+from millrace.server.container.state.container_state import ContainerState
+
+from .views import differences
+
+
+@pytest.fixture(autouse=True)
+def _containers_are_settled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test that ran a server, no pin is left, and the admitted view is the durable one (behaviour 97)."""
+    yield
+    if request.node.get_closest_marker("asyncio") is None:
+        return
+    for found in gc.get_objects():
+        if type(found) is ContainerState:
+            _check_pins(found)
+        elif type(found) is SegmentContainer:
+            _check_views(found)
+
+
+def _check_pins(state: ContainerState) -> None:
+    """Only tails, merged segments and open transactions are pinned."""
+    counts = [dict(cache.pin_counts) for cache in state.caches.values()]
+    own = len(state.unflushed.keys() | state.merged.keys()) + state.open_transactions.pins_count
+    assert sum(sum(each.values()) for each in counts) == own, counts
+
+
+def _check_views(container: SegmentContainer) -> None:
+    """With nothing in flight both views are equal; a log that failed leaves admitted what never became durable."""
+    has_ended = container.has_failed or container.loss is not None or container.fence is not None
+    if not has_ended and not len(container.in_flight):
+        assert differences(container) == []
