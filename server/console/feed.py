@@ -15,7 +15,7 @@ waits while the container is recovered, and the server's bounds hold for it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,6 +36,10 @@ from .sse import KEEP_ALIVE, encode_message
 
 CHUNK_SIZE_BYTES: Final = 64 * KIB
 """Small messages are sent together, up to this."""
+WINDOWS_HELD: Final = 2
+"""The memory of a reader: its window here, and as much on its way from the server."""
+EVENT_SIZE_BYTES: Final = 600
+"""Memory of an event beside its value (measured, rounded up)."""
 RETRY_MS: Final = 2000
 OPENING_TIMEOUT_S: Final = 5.0
 """For each request that has to be answered before a feed begins; less than the listener gives a whole answer."""
@@ -62,18 +66,29 @@ class Wanted:
 
 
 async def feed(
-    wanted: Wanted, *, address: str, token: str, options: FeedOptions, counters: FeedCounters
+    wanted: Wanted,
+    *,
+    address: str,
+    token: str,
+    options: FeedOptions,
+    counters: FeedCounters,
+    hold: Callable[[int], None],
 ) -> AsyncGenerator[bytes]:
     """Yield chunks of whole messages. The first one comes at once, when it is known that the feed can begin.
 
     Close it (`aclose`): that ends its connection to the server. Cancelling does so, too.
+
+    Args:
+        hold: called with the memory that the feed holds from then on, in bytes.
 
     Raises:
         MillraceError: what is wanted cannot be read; only before the first chunk.
         FeedOverError: it was read to its end before; only before the first chunk.
     """
     asked = ClientOptions(client_name="millrace-console", request_timeout_s=OPENING_TIMEOUT_S)
-    window = ReaderOptions(window_bytes=options.window_bytes)
+    window = ReaderOptions(window_bytes=options.feed_window_bytes)
+    reader_bytes = WINDOWS_HELD * options.feed_window_bytes
+    hold(reader_bytes)
     start, begun = wanted.start, False
     async with connect(address, token=token, options=asked) as client:
         while True:
@@ -84,7 +99,9 @@ async def feed(
                         ahead = await _last_events(client, reader)
                     begun = True
                     yield encode_message(last_id=str(place), retry_ms=RETRY_MS)
-                    async for chunk in _chunks(reader, ahead, options=options, counters=counters):
+                    async for chunk in _chunks(
+                        reader, ahead, options=options, counters=counters, hold=lambda size: hold(reader_bytes + size)
+                    ):
                         yield chunk
                 return
             except CutTruncatedError as error:
@@ -120,7 +137,12 @@ async def _last_events(client: Client, reader: Reader) -> list[Event] | None:
 
 
 async def _chunks(
-    reader: Reader, ahead: list[Event] | None, *, options: FeedOptions, counters: FeedCounters
+    reader: Reader,
+    ahead: list[Event] | None,
+    *,
+    options: FeedOptions,
+    counters: FeedCounters,
+    hold: Callable[[int], None],
 ) -> AsyncGenerator[bytes]:
     """Yield the messages of what a reader reads, from events on that it has handed out. Raises like it."""
     told = reader.position()
@@ -130,9 +152,11 @@ async def _chunks(
         if events is None:
             yield KEEP_ALIVE if cut == told else encode_message(last_id=str(cut))
         else:
+            hold(sum(EVENT_SIZE_BYTES + len(event.value) for event in events))
             for chunk, count in _gathered(events, cut):
                 counters.events_total += count
                 yield chunk
+            hold(0)
         told = cut
         events = await _next_events(reader, within_s=options.keepalive_s)
     yield encode_message({"reason": "sealed"}, last_id=str(reader.position()), event="end")

@@ -1,7 +1,9 @@
 """What the console answers below `/streams/`: feeds, within bounds, to those who may read them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import unquote
@@ -13,7 +15,8 @@ from millrace.model.names import checked_stream_name
 from .access import Access
 from .counters import FeedCounters
 from .feed import FeedOverError, Wanted, feed
-from .listener import Request, Response, StreamedResponse
+from .feed_places import FeedPlace, FeedPlaces
+from .listener import Request, Response, StreamedResponse, Uptake
 from .options import FeedOptions
 from .requests import RETRY_AFTER_S, RefusedError, parameters_of, refusal_of
 from .sse import CONTENT_TYPE
@@ -40,6 +43,7 @@ class Feeds:
         self._options = options
         self._origins = options.origin_list
         self._counters = counters
+        self._places = FeedPlaces(options)
 
     @asynccontextmanager
     async def respond(self, request: Request) -> AsyncIterator[Response | StreamedResponse]:
@@ -51,24 +55,38 @@ class Feeds:
         async with AsyncExitStack() as stack:
             response: Response | StreamedResponse
             try:
-                response = await self._begin(self._wanted(request), headers, stack)
+                response = await self._begin(self._wanted(request), request.address, headers, stack)
             except RefusedError as refusal:
                 self._counters.refused_total += 1
                 response = refusal.response(headers)
             yield response
 
     async def _begin(
-        self, wanted: Wanted, headers: Mapping[str, str], stack: AsyncExitStack
+        self, wanted: Wanted, address: str, headers: Mapping[str, str], stack: AsyncExitStack
     ) -> Response | StreamedResponse:
-        """Begin a feed, which ends with a stack.
+        """Begin a feed for an address; it ends with a stack, or if another feed needs its room.
 
         Raises:
             RefusedError: the server cannot give it.
         """
+        task = asyncio.current_task()
+        assert task is not None
+        place = FeedPlace(address, Uptake(), task.cancel)
+        if not self._places.open(place):
+            problem = (
+                f"{len(self._places)} feeds are open, and addresses share the limit of {self._options.count_max}"
+                " (MILLRACE_FEED_COUNT_MAX)"
+            )
+            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, problem, {"Retry-After": str(RETRY_AFTER_S)})
         self._counters.open += 1
-        stack.callback(self._left)
+        stack.callback(self._left, place)
         begun = feed(
-            wanted, address=self._address(), token=self._access.token, options=self._options, counters=self._counters
+            wanted,
+            address=self._address(),
+            token=self._access.token,
+            options=self._options,
+            counters=self._counters,
+            hold=partial(self._places.hold, place),
         )
         chunks = await stack.enter_async_context(aclosing(begun))
         try:
@@ -85,9 +103,11 @@ class Feeds:
             opening=opening,
             chunks=chunks,
             patience_s=self._options.patience_s,
+            uptake=place.uptake,
         )
 
-    def _left(self) -> None:
+    def _left(self, place: FeedPlace) -> None:
+        self._places.close(place)
         self._counters.open -= 1
 
     def _sharing(self, request: Request) -> dict[str, str]:
@@ -126,7 +146,4 @@ class Feeds:
             start = StreamCut.parse(resumed) if resumed else parse_choice(parameters.get("from", "tail"))
         except InvalidArgumentError as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, str(error)) from None
-        if self._counters.open >= self._options.count_max:
-            problem = f"{self._options.count_max} feeds are open, the most that may be (MILLRACE_FEED_COUNT_MAX)"
-            raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, problem, {"Retry-After": str(RETRY_AFTER_S)})
         return Wanted(stream=stream, start=start, key=parameters.get("key"), is_resumed=bool(resumed))

@@ -37,6 +37,8 @@ DEADLINE_S: Final = 10.0
 REQUEST_SIZE_BYTES_MAX: Final = 128 << 10
 """Of the request line and the headers; the cut of a stream of 4,096 segments may be one."""
 READ_SIZE_BYTES: Final = 4096
+UPTAKE_CHECKED_S: Final = 0.25
+"""How often it is looked at whether the peer of a stream takes anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,18 @@ class Response:
     delay_s: float = 0.0
 
 
+@dataclass(slots=True)
+class Uptake:
+    """What the peer of a stream takes.
+
+    Attributes:
+        stalled_since_s: since when it has taken nothing of what waits for it, by the clock of the loop; None if nothing
+            waits.
+    """
+
+    stalled_since_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedResponse:
     """What a request is answered with, piece by piece: with status 200.
@@ -80,6 +94,7 @@ class StreamedResponse:
         opening: sent at once.
         chunks: what follows; asked for the next one when the peer has taken most of those before it.
         patience_s: a peer that takes nothing for so long is cut.
+        uptake: kept up to date while the stream is sent.
     """
 
     content_type: str
@@ -87,6 +102,7 @@ class StreamedResponse:
     opening: bytes
     chunks: AsyncIterator[bytes]
     patience_s: float
+    uptake: Uptake = field(default_factory=Uptake)
 
 
 BUSY: Final = Response(
@@ -358,27 +374,33 @@ async def _send_chunks(connection: h11.Connection, writer: asyncio.StreamWriter,
         writer.write(connection.send(event) or b"")
     async for chunk in response.chunks:
         writer.write(connection.send(h11.Data(data=chunk)) or b"")
-        await _taken(writer, patience_s=response.patience_s)
+        await _taken(writer, response.uptake, patience_s=response.patience_s)
         # Neither the chunks nor a peer that takes them at once need to have waited, and others want their turn.
         await asyncio.sleep(0)
     writer.write(connection.send(h11.EndOfMessage()) or b"")
-    await _taken(writer, patience_s=response.patience_s)
+    await _taken(writer, response.uptake, patience_s=response.patience_s)
 
 
-async def _taken(writer: asyncio.StreamWriter, *, patience_s: float) -> None:
+async def _taken(writer: asyncio.StreamWriter, uptake: Uptake, *, patience_s: float) -> None:
     """Wait until the peer has taken most of what was written.
 
     Raises:
         TimeoutError: it took nothing of it for `patience_s`.
     """
+    now_s = asyncio.get_running_loop().time
+    stalled_s = uptake.stalled_since_s = now_s()
+    unsent_bytes = writer.transport.get_write_buffer_size()
     while True:
-        unsent_bytes = writer.transport.get_write_buffer_size()
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(min(UPTAKE_CHECKED_S, stalled_s + patience_s - now_s())):
                 await writer.drain()
+            uptake.stalled_since_s = None
             return
         except TimeoutError:
-            if writer.transport.get_write_buffer_size() >= unsent_bytes:
+            before, unsent_bytes = unsent_bytes, writer.transport.get_write_buffer_size()
+            if unsent_bytes < before:
+                stalled_s = uptake.stalled_since_s = now_s()
+            elif now_s() >= stalled_s + patience_s:
                 raise
 
 

@@ -16,8 +16,11 @@ class FeedOptions:
     """Bounds of feeds, and who may read them; checked when made.
 
     Attributes:
-        count_max: how many feeds may be open at the same time; further ones are refused with 503.
-        window_bytes: how much a feed fetches ahead, over all segments of its stream; at least 64 KiB for each segment.
+        count_max: how many feeds may be open at the same time; one address may have as many as are free. Further ones
+            are refused with 503, unless a client that receives nothing makes room.
+        bytes_max: how much memory all feeds may hold together; the client that has received nothing longest makes room.
+        window_bytes: how much a feed fetches ahead, over all segments of its stream; at least 64 KiB for each segment,
+            and at most its share of a quarter of bytes_max.
         keepalive_s: after this time without an event, the server sends a comment.
         patience_s: a client that receives nothing for this time is disconnected; it can resume.
         origins: web pages of these origins may read feeds in a browser: `https://shop.example`, several with commas, or
@@ -25,6 +28,7 @@ class FeedOptions:
     """
 
     count_max: int = 64
+    bytes_max: int = 128 * MIB
     window_bytes: int = 1 * MIB
     keepalive_s: float = 15.0
     patience_s: float = 60.0
@@ -33,9 +37,16 @@ class FeedOptions:
     def __post_init__(self) -> None:
         demand_at_least(self, 0, "count_max")
         demand_at_least(self, WINDOW_BYTES_MIN, "window_bytes")
+        demand_at_least(self, 1 * MIB, "bytes_max")
         demand_above_zero(self, "keepalive_s", "patience_s")
         are_right = all(_ORIGIN.fullmatch(origin) for origin in self.origin_list)
         demand(are_right, self, "origins", "origins of web pages, such as https://shop.example, or *")
+
+    @property
+    def feed_window_bytes(self) -> int:
+        """The window of one feed, so that the windows of all feeds leave room for the events that are being sent."""
+        share = self.bytes_max // (4 * max(1, self.count_max))
+        return max(WINDOW_BYTES_MIN, min(self.window_bytes, share))
 
     @property
     def origin_list(self) -> list[str]:

@@ -60,6 +60,7 @@ class Fed:
             token="",
             options=FeedOptions(window_bytes=WINDOW_BYTES_MIN, keepalive_s=keepalive_s),
             counters=self.counters,
+            hold=lambda _: None,
         )
 
     async def __aenter__(self) -> "Fed":

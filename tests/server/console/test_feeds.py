@@ -195,7 +195,7 @@ async def test_pages_of_other_origins_may_read_it_where_they_are_listed(tmp_path
 @pytest.mark.asyncio
 async def test_so_many_feeds_are_open_at_once_and_the_rest_of_the_console_answers(tmp_path: Path) -> None:
     """Behaviour 8: a typed refusal, and room again when a peer has left, which is noticed without an event."""
-    async with shop(tmp_path, feed=FeedOptions(count_max=3)) as running, AsyncExitStack() as stack:
+    async with shop(tmp_path, feed=FeedOptions(count_max=5)) as running, AsyncExitStack() as stack:
         peers = [await stack.enter_async_context(await running.ask()) for _ in range(3)]
         async with await running.ask() as peer:
             assert (peer.status, peer.headers["retry-after"]) == (503, "5")
@@ -256,6 +256,27 @@ async def test_a_peer_that_takes_nothing_costs_little_and_holds_up_nobody(tmp_pa
             assert await running.client.ping() < PATIENCE_S
             values = [message.content()["value"] for message in await slow.messages(MUCH)]
             assert values == [VALUE.decode()] * MUCH
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_peers_that_take_nothing_make_room_for_others(tmp_path: Path) -> None:
+    """Behaviour 104: the feed is not closed to all, and the memory of all feeds is bounded."""
+    options = replace(LARGE["feed"], count_max=4)
+    async with shop(tmp_path, wal=LARGE["wal"], feed=options) as running, AsyncExitStack() as stack:
+        stalled = [await stack.enter_async_context(await running.ask("from=head")) for _ in range(2)]
+        for peer in stalled:
+            await peer.opened()
+        await write_much(running)
+        await until(lambda: running.counters.events_total > 0)
+
+        opened = 0
+        while opened < len(stalled):  # until they have taken nothing for long enough
+            peer = await stack.enter_async_context(await running.ask("from=head"))
+            if peer.status == 200:
+                assert len(await peer.messages(MUCH)) == MUCH
+                opened += 1
+        assert running.counters.open == len(stalled)
 
 
 @pytest.mark.slow

@@ -1,0 +1,92 @@
+"""The bounds of all feeds of a console: how many are open, and how much memory they hold together.
+
+Addresses share the number of feeds (`shares`). If an address has no room, or all feeds hold too much memory, a feed
+whose peer takes nothing makes room: the one that has waited for its peer longest. Its peer can resume it later, by the
+place that it received last.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from millrace.server.shares import Shares
+
+from .listener import Uptake
+from .options import FeedOptions
+
+STALLED_S_MIN = 1.0
+"""A peer that has taken nothing for less than this keeps its feed from a newcomer."""
+
+
+@dataclass(slots=True, eq=False)
+class FeedPlace:
+    """One open feed.
+
+    Attributes:
+        uptake: what its peer takes.
+        end: cuts the feed.
+        held_bytes: memory for its reader, and for the events that are being sent.
+    """
+
+    address: str
+    uptake: Uptake
+    end: Callable[[], object]
+    held_bytes: int = 0
+
+
+class FeedPlaces:
+    """All open feeds. For the thread of the console."""
+
+    def __init__(self, options: FeedOptions) -> None:
+        self._bytes_max = options.bytes_max
+        self._shares = Shares[str](options.count_max)
+        self._places: dict[FeedPlace, None] = {}
+        self._held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory all feeds hold, about."""
+        return self._held_bytes
+
+    def open(self, place: FeedPlace) -> bool:
+        """Add a feed; return False if there is no room for it, and no other feed that makes room."""
+        while not self._shares.has_room(place.address):
+            stalled = self._stalled(for_s=STALLED_S_MIN)
+            if stalled is None:
+                return False
+            self._cut(stalled)
+        self._places[place] = None
+        self._shares.take(place.address)
+        return True
+
+    def hold(self, place: FeedPlace, held_bytes: int) -> None:
+        """Count the memory that a feed holds from now on; other feeds make room if it is too much with theirs."""
+        if place not in self._places:
+            return
+        self._held_bytes += held_bytes - place.held_bytes
+        place.held_bytes = held_bytes
+        while self._held_bytes > self._bytes_max and (stalled := self._stalled(for_s=0.0)) is not None:
+            self._cut(stalled)
+
+    def close(self, place: FeedPlace) -> None:
+        """Remove a feed; one that was cut is removed already."""
+        if place in self._places:
+            del self._places[place]
+            self._shares.release(place.address)
+            self._held_bytes -= place.held_bytes
+
+    def _stalled(self, *, for_s: float) -> FeedPlace | None:
+        """Return the feed that has waited for its peer longest, if that is long enough."""
+        latest_s = asyncio.get_running_loop().time() - for_s
+        waiting = [(place.uptake.stalled_since_s, number) for number, place in enumerate(self._places)]
+        longest = min(((since_s, number) for since_s, number in waiting if since_s is not None), default=None)
+        if longest is None or longest[0] > latest_s:
+            return None
+        return list(self._places)[longest[1]]
+
+    def _cut(self, place: FeedPlace) -> None:
+        self.close(place)
+        place.end()

@@ -1,0 +1,65 @@
+"""Behaviour 104: feeds that nobody takes make room for others."""
+
+import asyncio
+
+import pytest
+
+from millrace.server.console.feed_places import STALLED_S_MIN, FeedPlace, FeedPlaces
+from millrace.server.console.listener import Uptake
+from millrace.server.console.options import FeedOptions
+from millrace.wire.limits import MIB
+
+
+class Feeds:
+    """Places, and which feeds were cut."""
+
+    def __init__(self, options: FeedOptions) -> None:
+        self.places = FeedPlaces(options)
+        self.cut: list[str] = []
+
+    def open(self, name: str, *, address: str = "10.0.0.1", stalled_s: float | None = None) -> FeedPlace | None:
+        now_s = asyncio.get_running_loop().time()
+        place = FeedPlace(
+            address, Uptake(None if stalled_s is None else now_s - stalled_s), lambda: self.cut.append(name)
+        )
+        return place if self.places.open(place) else None
+
+
+@pytest.mark.asyncio
+async def test_addresses_share_the_places() -> None:
+    feeds = Feeds(FeedOptions(count_max=3))
+    assert [feeds.open(name) is not None for name in "abc"] == [True, True, False]
+    assert feeds.open("d", address="10.0.0.2") is not None
+    assert feeds.cut == []
+
+
+@pytest.mark.asyncio
+async def test_the_feed_that_took_nothing_longest_makes_room() -> None:
+    feeds = Feeds(FeedOptions(count_max=3))
+    short, long = feeds.open("short", stalled_s=2 * STALLED_S_MIN), feeds.open("long", stalled_s=50.0)
+    assert (short is None, long is None) == (False, False)
+    assert feeds.open("new", stalled_s=0.0) is not None
+    assert feeds.cut == ["long"]
+    assert feeds.open("next") is not None
+    assert feeds.cut == ["long", "short"]
+    assert feeds.open("last") is None, "the others have not stalled for long enough"
+    assert len(feeds.places) == 2
+
+
+@pytest.mark.asyncio
+async def test_the_memory_of_all_is_bounded() -> None:
+    feeds = Feeds(FeedOptions(bytes_max=10 * MIB))
+    places = [feeds.open(str(number), stalled_s=10.0 - number) for number in range(4)]
+    quick = feeds.open("quick")
+    for place in (*places, quick):
+        assert place is not None
+        feeds.places.hold(place, 3 * MIB)
+    # The first one makes room for the fourth, and the second one for the fifth.
+    assert feeds.cut == ["0", "1"]
+    assert feeds.places.held_bytes == 9 * MIB
+    assert quick is not None
+    feeds.places.hold(quick, 100 * MIB)
+    assert feeds.cut == ["0", "1", "2", "3"], "a feed that sends is not cut for its own event"
+    feeds.places.close(quick)
+    feeds.places.close(quick)
+    assert (feeds.places.held_bytes, len(feeds.places)) == (0, 0)
