@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from millrace.model.event_times import EventTimeBounds, OutsideTimes
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import RetentionPolicy, ScalingKind, ScalingPolicy
 from millrace.model.quantities import parse_bounds, parse_duration, parse_size
@@ -67,6 +68,45 @@ class PolicyOptions:
             help="Delete what all cursors have passed, within the limits of the other two.",
         ),
     ] = False
+
+    event_times: Annotated[
+        str | None,
+        _option(
+            metavar="PAST:FUTURE",
+            help="Take only events whose time is at most PAST before and at most FUTURE after the clock of the server: "
+            "7d:1h, or :1h. `any` removes the bounds.",
+        ),
+    ] = None
+    outside_times: Annotated[
+        OutsideTimes | None,
+        _option(
+            "--outside-times",
+            help="What becomes of other events: refuse, or clamp to the bound.",
+            show_default="refuse",
+        ),
+    ] = None
+
+    def times(self, current: EventTimeBounds | None = None) -> EventTimeBounds | None:
+        """Return the bounds of event times that hold then.
+
+        Args:
+            current: what holds now: it stays, if nothing is said.
+
+        Raises:
+            InvalidArgumentError: no duration.
+            typer.BadParameter: options that need one another.
+        """
+        if self.event_times == "any":
+            current = None
+        elif self.event_times is not None:
+            past_s, future_s = parse_bounds(self.event_times, parse_duration)
+            outside = current.outside if current else OutsideTimes.REFUSE
+            current = EventTimeBounds(past_s_max=past_s, future_s_max=future_s, outside=outside)
+        if self.outside_times is None:
+            return current
+        if current is None:
+            raise typer.BadParameter("--outside-times goes with --event-times")
+        return replace(current, outside=self.outside_times)
 
     def scaling(self, *, segments: int | None, current: ScalingPolicy | None = None) -> ScalingPolicy | None:
         """Return the policy that is asked for; None if nothing is said.
@@ -132,6 +172,16 @@ def scaling_text(policy: ScalingPolicy) -> str:
         f"by {policy.kind} per second: {target} a segment, split into at most {policy.factor}, "
         f"never fewer than {count_text(policy.segment_count, 'segment')}"
     )
+
+
+def times_text(bounds: EventTimeBounds | None) -> str:
+    """Return bounds of event times in words."""
+    if bounds is None:
+        return "any"
+    sides = (("before", bounds.past_s_max), ("after", bounds.future_s_max))
+    said = [f"at most {duration_text(most_s)} {side}" for side, most_s in sides if most_s is not None]
+    other = {OutsideTimes.REFUSE: "others are refused", OutsideTimes.CLAMP: "others are clamped"}[bounds.outside]
+    return f"{', '.join(said)} the clock of the server; {other}"
 
 
 def retention_text(policy: RetentionPolicy | None) -> str:

@@ -19,7 +19,7 @@ from .figures import count_text, size_text, time_text
 from .history import history
 from .option_groups import Commands
 from .output import picked, print_done, print_facts, print_json, print_note, print_table, print_text
-from .policies import PolicyOptions, TagOption, retention_text, scaling_text
+from .policies import PolicyOptions, TagOption, retention_text, scaling_text, times_text
 from .scaling import scale
 
 app = Commands(no_args_is_help=True)
@@ -58,6 +58,7 @@ def create(
         scaling=policies.scaling(segments=segments) or ScalingPolicy.fixed(1),
         retention=policies.retention(),
         tags=tuple(tags or ()),
+        event_times=policies.times(),
     )
     with server.connect() as client:
         if client.create_stream(stream, configuration, cursors=cursors or ()):
@@ -107,6 +108,7 @@ def update(
             scaling=scaling or current.scaling,
             retention=None if retain_all else retention or current.retention,
             tags=tuple(({*current.tags} | {*(tags or ())}) - {*(untags or ())}),
+            event_times=policies.times(current.event_times),
         )
         if wanted == current and segments in (None, count):
             print_note(f"{stream} is so already; nothing was changed")
@@ -176,6 +178,7 @@ def info(server: Server, stream: StreamArgument, as_json: JsonOption = False) ->
             "segments": f"{len(found.open_segments):,} open, after {count_text(found.epoch, 'scaling')}",
             "scaling": scaling_text(found.configuration.scaling),
             "retention": retention_text(found.configuration.retention),
+            **({"event times": times_text(bounds)} if (bounds := found.configuration.event_times) else {}),
             **({"tags": ", ".join(found.configuration.tags)} if found.configuration.tags else {}),
             **({"exclusive writer": _exclusive_text(holder)} if (holder := found.exclusive_writer) else {}),
             "size": size_text(found.size_bytes),
@@ -277,6 +280,8 @@ def _differences(before: StreamConfig, after: StreamConfig) -> list[str]:
         said.append(f"scaling {scaling_text(after.scaling)}")
     if after.retention != before.retention:
         said.append(f"it keeps {retention_text(after.retention)}")
+    if after.event_times != before.event_times:
+        said.append(f"event times {times_text(after.event_times)}")
     if after.tags != before.tags:
         said.append(f"tags {', '.join(after.tags) or 'none'}")
     return said

@@ -33,6 +33,7 @@ from millrace.client.errors import DeliveryTimeoutError as DeliveryTimeoutError
 from millrace.client.errors import DiskUnavailableError as DiskUnavailableError
 from millrace.client.errors import EpochChangedError as EpochChangedError
 from millrace.client.errors import EventNumberError as EventNumberError
+from millrace.client.errors import EventTimeError as EventTimeError
 from millrace.client.errors import ForkedClientError as ForkedClientError
 from millrace.client.errors import GreenThreadsError as GreenThreadsError
 from millrace.client.errors import NoSpaceError as NoSpaceError
@@ -122,6 +123,8 @@ from millrace.model.errors import MissingExtraError as MissingExtraError
 from millrace.model.errors import RequestError as RequestError
 from millrace.model.event import Event as Event
 from millrace.model.event import EventPosition as EventPosition
+from millrace.model.event_times import EventTimeBounds as EventTimeBounds
+from millrace.model.event_times import OutsideTimes as OutsideTimes
 from millrace.model.exclusive_writer import ExclusiveWriter as ExclusiveWriter
 from millrace.model.key_range import KeyRange as KeyRange
 from millrace.model.lineage import Epoch as Epoch

@@ -28,6 +28,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- SequencesRefusedError        the server takes these sequences for stored, or refused such ones before
 |   +-- SequencesMixedError          events with sequences and events without, of one writer on one stream
 |   +-- WriterExcludedError          another writer has the stream to itself
+|   +-- EventTimeError               an event is further in the future or the past than its stream permits
 |   +-- TailChangedError             the stream does not end where an exclusive writer expected it to
 |   +-- EpochChangedError            the stream was scaled faster than this client could ask for its segments
 |   +-- StreamNotFoundError
@@ -210,6 +211,14 @@ class WriterExcludedError(_Answer, codes=[ErrorCode.WRITER_EXCLUDED]):
     """The stream belongs to an exclusive writer, which the text names. Nothing was stored.
 
     Raised by an exclusive writer, another one has taken the stream over.
+    """
+
+
+class EventTimeError(_Answer, codes=[ErrorCode.EVENT_TIME_OUTSIDE]):
+    """An event has a time outside of the bounds that its stream sets (`StreamConfig.event_times`). Nothing was stored.
+
+    The text names the time, and how far it is from the clock of the server. The events of the same block are not stored
+    either, and the writer ends.
     """
 
 

@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from .errors import InvalidArgumentError
+from .event_times import EventTimeBounds
 from .limits import SEGMENTS_PER_STREAM_MAX
 from .shown import ShortRepr
 
@@ -225,18 +226,22 @@ class StreamConfig(ShortRepr):
 
     Attributes:
         retention: None: everything is kept until it is truncated.
+        event_times: None: events may have any time.
         tags: by which streams are found in a listing; sorted, each once.
     """
 
     scaling: ScalingPolicy = field(default_factory=lambda: ScalingPolicy.fixed(1))
     retention: RetentionPolicy | None = None
     tags: tuple[str, ...] = ()
+    event_times: EventTimeBounds | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.scaling, ScalingPolicy):
             raise InvalidArgumentError(f"scaling is a ScalingPolicy, not {self.scaling!r:.120}")
         if not isinstance(self.retention, RetentionPolicy | None):
             raise InvalidArgumentError(f"retention is a RetentionPolicy or None, not {self.retention!r:.120}")
+        if not isinstance(self.event_times, EventTimeBounds | None):
+            raise InvalidArgumentError(f"event_times is an EventTimeBounds or None, not {self.event_times!r:.120}")
         if not isinstance(self.tags, tuple | list) or len(self.tags) > TAGS_COUNT_MAX:
             raise InvalidArgumentError(f"tags is a list of at most {TAGS_COUNT_MAX} texts")
         for tag in self.tags:
@@ -254,6 +259,8 @@ class StreamConfig(ShortRepr):
         }
         if self.tags:
             content["tags"] = list(self.tags)
+        if self.event_times is not None:
+            content["event_times"] = self.event_times.to_dict()
         return json.dumps(content, separators=(",", ":"))
 
     @staticmethod
@@ -269,11 +276,12 @@ class StreamConfig(ShortRepr):
         except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"the configuration is not JSON: {error}") from None
         content = _object(content, "the configuration")
-        retention = content.get("retention")
+        retention, times = content.get("retention"), content.get("event_times")
         return StreamConfig(
             scaling=ScalingPolicy.from_dict(_object(content.get("scaling"), "scaling")),
             retention=None if retention is None else RetentionPolicy.from_dict(_object(retention, "retention")),
             tags=() if content.get("tags") is None else content["tags"],
+            event_times=None if times is None else EventTimeBounds.from_dict(_object(times, "event_times")),
         )
 
 

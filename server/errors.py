@@ -39,7 +39,8 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       AttributeConditionFailedError, AttributesFullError, PipelineBrokenError, AppendTooLargeError
 +-- WriterError                   about one writer
 |   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
-|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError, WriterExcludedError
+|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError, WriterExcludedError,
+|       EventTimeError
 +-- StreamError                   about one stream
 |   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError,
 |       TailChangedError, EpochChangedError
@@ -384,6 +385,10 @@ class WriterExcludedError(WriterError, code=ErrorCode.WRITER_EXCLUDED):
             " over",
             subject=subject,
         )
+
+
+class EventTimeError(WriterError, code=ErrorCode.EVENT_TIME_OUTSIDE):
+    """An event has a time outside of the bounds of its stream, which refuses it."""
 
 
 class StreamError(ServerError):

@@ -144,6 +144,22 @@ def encode_append_header(
     return _LENGTH_AND_CHECKSUM.pack(length, crc32c(payload, crc32c(rest, length))) + rest
 
 
+def with_payload(frame: memoryview, payload: Buffer, *, header_size: int) -> bytes:
+    """Return the frame of an append with another payload, which has as many events.
+
+    Args:
+        header_size: of the header of the append, which stays as it is beside length and checksum.
+
+    Raises:
+        CodecError: the payload is empty or above `APPEND_SIZE_BYTES_MAX`.
+    """
+    if not 0 < len(payload) <= APPEND_SIZE_BYTES_MAX:
+        raise CodecError("AppendHeader", "length", f"payload of {len(payload)} bytes, not 1 to {APPEND_SIZE_BYTES_MAX}")
+    length = header_size + len(payload)
+    rest = bytes(frame[_LENGTH_AND_CHECKSUM.size : header_size])
+    return _LENGTH_AND_CHECKSUM.pack(length, crc32c(payload, crc32c(rest, length))) + rest + payload
+
+
 def verify(frame: memoryview) -> None:
     """Check the checksum of one whole frame.
 

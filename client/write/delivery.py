@@ -17,7 +17,9 @@ from millrace.client.exit_flush import OpenWriter
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry, may_resend
 from millrace.model.block_packing import EventColumns, size_of_single
+from millrace.model.block_scan import fields_at
 from millrace.model.errors import MillraceError
+from millrace.model.event_times import unit_hint
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.model.sequence_row import SequenceRow
 
@@ -62,9 +64,9 @@ class Delivery:
     __slots__ = (
         "_answered", "_channel", "_drain_turn", "_draining_count", "_last_order", "_limit_s", "_loop",
         "_notice", "_number", "_options", "_outcomes", "_reroute_retry", "_rerouter", "_rerouting",
-        "_resuming", "_retry", "_sequences", "_stream", "append_size_max", "at_exit", "block_size_bytes",
-        "event_size_unchecked", "failure", "lost_count", "pending_bytes", "refusal", "refused",
-        "reroutes", "retries", "sender", "stored_count", "targets",
+        "_resuming", "_retry", "_sequences", "_stream", "_unit_is_checked", "append_size_max",
+        "at_exit", "block_size_bytes", "event_size_unchecked", "failure", "lost_count", "pending_bytes",
+        "refusal", "refused", "reroutes", "retries", "sender", "stored_count", "targets",
     )  # fmt: skip
 
     def __init__(self, channel: Channel, stream: str, options: WriterOptions, *, limit_s: float) -> None:
@@ -113,6 +115,7 @@ class Delivery:
         self._drain_turn = asyncio.Lock()
         # Set with each answer, and when blocks were moved to other segments.
         self._answered = asyncio.Event()
+        self._unit_is_checked = False
 
     def start(self, opening: Opening, rerouter: Rerouter) -> None:
         """Take blocks from now on."""
@@ -278,9 +281,18 @@ class Delivery:
             assert self.refusal is not None
             self._settle(block, block.error or self.refusal)
             return
+        if not self._unit_is_checked:
+            self._check_unit(block)
         segment.add(block)
         if block.error is not None:  # what follows may not overtake it
             self.fail(block.error)
+
+    def _check_unit(self, block: Block) -> None:
+        """Log a warning if the first block has times that are likely in another unit than microseconds."""
+        self._unit_is_checked = True
+        hint = "" if block.error is not None else unit_hint(fields_at(block.payload).timestamp_us_max)
+        if hint:
+            logger.warning("event times suspicious stream=%s hint=%s", self._stream, hint)
 
     def _turn(self, segment: SegmentWriter) -> None:
         segment.accumulator.scheduled = False

@@ -63,6 +63,7 @@ from .admission import (
 )
 from .catch_up_reader import CatchUpReader
 from .entity_cache import Pins
+from .event_times import bounds_for, within_bounds
 from .in_flight import InFlight, PendingDecision
 from .loader import EntityLoader
 from .loss import LogLoss
@@ -188,6 +189,8 @@ class SegmentContainer:
             check_exclusive(segment, run, exclusive_writers)
         if progress is not None:
             check_event_number(segment, progress, run)
+        if state.event_times and (bounds := bounds_for(segment, transaction, state.event_times)) is not None:
+            run = within_bounds(run, bounds, now_us=self.clock.unix_us(), subject=segment.name)
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
         check_event_count(segment, run.event_count)
         check_condition(segment, run)

@@ -96,6 +96,20 @@ def test_an_update_leaves_alone_what_it_does_not_name(ask: Run) -> None:
     assert ask("stream", "update", "streams/updated", "--retain-all", "--retain-age", "7d").code == 2
 
 
+def test_event_times_are_bounded(ask: Run) -> None:
+    assert ask("stream", "create", "streams/times", "--event-times", "7d:1h").code == 0
+    clamped = ask("stream", "update", "streams/times", "--outside-times", "clamp")
+    info = ask("stream", "info", "streams/times")
+    found = ask("stream", "info", "streams/times", "--json").json["event_times"]
+    assert ask("stream", "update", "streams/times", "--event-times", "any").code == 0
+
+    assert found == {"past_s_max": 604_800, "future_s_max": 3600, "outside": "clamp"}
+    assert "at most 7 d 0 h before, at most 60 min 00 s after the clock of the server; others" in clamped.err
+    assert "others are clamped" in info.out
+    assert "event_times" not in ask("stream", "info", "streams/times", "--json").json
+    assert ask("stream", "update", "streams/times", "--outside-times", "clamp").code == 2
+
+
 def test_a_stream_is_given_a_fixed_number_of_segments(ask: Run) -> None:
     ask("stream", "create", "streams/resized", "--events-per-s", "1000")
 

@@ -1,4 +1,4 @@
-"""Checks what a test has left behind in its containers: pins, and admitted changes that never became durable."""
+"""Checks what a test leaves in its containers: pins, and admitted changes that never became durable."""
 
 import gc
 from collections.abc import Iterator

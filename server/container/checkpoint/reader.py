@@ -13,9 +13,11 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Generic
 
+from millrace.model.event_times import EventTimeBounds
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.memtable import LinkedExtent
+from millrace.server.container.state.labels import LABEL_TIMES, config_of
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import Transaction
@@ -27,7 +29,7 @@ from millrace.wire import messages as m
 from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_of_row
 from .kind import Entity, Kind
 from .segment_tables import CHUNKS, LINKS, link_of_row
-from .stream_tables import LABELS
+from .stream_tables import LABELS, STREAMS
 from .table import Key, Row, Table, checked_row
 
 _TROUBLE_OF_OTHERS: Final = frozenset(
@@ -222,6 +224,14 @@ class StreamArchive(KindArchive[Stream]):
     def with_cursors(self) -> list[int]:
         """Return the numbers of the streams that have cursors."""
         return self._reader.column("SELECT DISTINCT stream_id FROM cuts WHERE kind = ?", [m.CutKind.CURSOR])
+
+    def event_times(self) -> dict[int, EventTimeBounds]:
+        """Return the bounds of event times of the streams that have some, by stream id."""
+        table = STREAMS.table
+        rows = self._reader.rows(table, "stream_id IN (SELECT stream_id FROM labels WHERE label = ?)", [LABEL_TIMES])
+        number, configuration = table.columns.index("stream_id"), table.columns.index("configuration")
+        found = ((row[number], config_of(row[configuration]).event_times) for row in rows)
+        return {stream_id: bounds for stream_id, bounds in found if bounds is not None}
 
     def exclusive_writers(self) -> dict[int, ExclusiveWriter]:
         """Return the exclusive writers of streams, by stream id."""

@@ -329,6 +329,7 @@ class CheckpointStore:
             log_capacity_bytes=meta.get("log_capacity_bytes", 0),
             clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),
             exclusive_writers=self.streams.exclusive_writers(),
+            event_times=self.streams.event_times(),
         )
         return Checkpoint(
             stored=stored,

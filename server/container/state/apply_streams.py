@@ -11,6 +11,7 @@ from millrace.model.names import segment_of_stream
 from millrace.wire import messages as m
 
 from .apply_segments import CurrentBatch, create_segment, seal_segments, truncate_segments
+from .labels import config_of
 from .stream import Stream
 
 
@@ -26,7 +27,7 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
     )
     state.use_id(stream.stream_id)
     state.streams.add(stream)
-    state.reconfigured_streams[stream.stream_id] = stream.configuration
+    _configure(batch, stream)
     at_start = [m.SavedPosition(segment_id, 0, 0) for segment_id, _, _ in record.segments]
     if record.cursors:
         state.moved_cursors.add(stream.stream_id)
@@ -72,7 +73,17 @@ def begin_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> No
 
 def _stream_updated(batch: CurrentBatch, stream: Stream, record: m.StreamUpdated) -> None:
     stream.configuration = record.configuration
-    batch.state.reconfigured_streams[record.stream_id] = record.configuration
+    _configure(batch, stream)
+
+
+def _configure(batch: CurrentBatch, stream: Stream) -> None:
+    state, stream_id = batch.state, stream.stream_id
+    state.reconfigured_streams[stream_id] = stream.configuration
+    bounds = config_of(stream.configuration).event_times
+    if bounds is not None:
+        state.event_times[stream_id] = bounds
+    else:
+        state.event_times.pop(stream_id, None)
 
 
 def _stream_sealed(batch: CurrentBatch, stream: Stream, record: m.StreamSealed) -> None:
@@ -120,6 +131,7 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
     batch.state.delete_segments(stream.segment_ids)
     batch.state.forget_sequences(record.stream_id)
     batch.state.reconfigured_streams[record.stream_id] = None
+    batch.state.event_times.pop(record.stream_id, None)
     batch.state.moved_cursors.add(record.stream_id)
 
 

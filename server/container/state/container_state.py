@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
+from millrace.model.event_times import EventTimeBounds
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.server.container.archive import Archive
 from millrace.server.container.entity_cache import EntityCache, Pins
@@ -51,6 +52,7 @@ class StoredState:
         log_capacity_bytes: the most that the log could hold then; 0 while there is none.
         clock_history: to be continued.
         exclusive_writers: by stream id.
+        event_times: bounds of event times, by the ids of the streams that have some.
     """
 
     archives: Mapping[str, Archive[Any]]
@@ -65,6 +67,7 @@ class StoredState:
     log_capacity_bytes: int
     clock_history: ClockHistory
     exclusive_writers: Mapping[int, ExclusiveWriter] = field(default_factory=dict)
+    event_times: Mapping[int, EventTimeBounds] = field(default_factory=dict)
 
 
 KINDS: Final = (
@@ -129,6 +132,8 @@ class ContainerState:
         # Writers whose expiry is queued, by number, and when it was decided.
         self.expiring_writers: dict[int, int] = {}
         self.exclusive_writers = ExclusiveWriters(stored.exclusive_writers)
+        # In memory for all streams that have some, so that an append is checked without loading its stream.
+        self.event_times = dict(stored.event_times)
         # Change feeds for the policy loop: stream -> new configuration (None: deleted), what was written to which
         # stream, and streams whose cursors changed. The consumer clears them.
         self.reconfigured_streams: dict[int, str | None] = {}

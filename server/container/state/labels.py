@@ -10,6 +10,7 @@ logger = logging.getLogger(__name__)
 
 LABEL_SCALES: Final = "scales"
 LABEL_RETAINS: Final = "retains"
+LABEL_TIMES: Final = "times"
 
 
 def config_of(configuration: str) -> StreamConfig:
@@ -34,4 +35,6 @@ def labels_of(configuration: str) -> list[str]:
         labels.append(LABEL_SCALES)
     if config.retention is not None:
         labels.append(LABEL_RETAINS)
+    if config.event_times is not None:
+        labels.append(LABEL_TIMES)
     return labels

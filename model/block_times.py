@@ -1,0 +1,66 @@
+"""The times of the events of a block: their bounds, and a copy of the block with other times."""
+
+from typing import Final
+
+import numpy as np
+
+from .block_layout import FLAG_TIMESTAMPS
+from .block_packing import EventColumns, pack_columns
+from .block_scan import BlockWalk
+from .checksum import Buffer
+from .compression import Compression
+from .errors import BlockCorruptError
+from .event_block import unpack_block
+from .limits import APPEND_SIZE_BYTES_MAX
+
+_NO_DATA: Final = b""
+
+
+def blocks_of(payload: Buffer) -> list[tuple[int, int, tuple[int, int] | None]]:
+    """Return start, end, and earliest and latest time of each block of an append; None for times if it has none.
+
+    The times are those which the header of the block names.
+
+    Raises:
+        BlockCorruptError: the append is not made of whole blocks.
+    """
+    walk = BlockWalk(0)
+    found = []
+    for header in walk.feed(payload):
+        fields = header.fields
+        times = (fields.timestamp_us_min, fields.timestamp_us_max) if fields.flags & FLAG_TIMESTAMPS else None
+        found.append((header.offset, header.end, times))
+    if walk.offset != len(payload):
+        raise BlockCorruptError("the append is not made of whole event blocks")
+    return found
+
+
+def with_times_between(block: Buffer, low_us: int, high_us: int) -> bytearray:
+    """Return a copy of a block whose events have no time before or after two bounds; all else is the same.
+
+    Raises:
+        BlockCorruptError: it is not a valid block.
+        EventTooLargeError: compressed again, it is larger than an append.
+        MissingExtraError: the package of its compression is not installed.
+    """
+    events = unpack_block(block)
+    assert events.timestamps is not None, "there are times to change"
+    has_key = None
+    if events.key_validity is not None:
+        bits = np.unpackbits(np.frombuffer(events.key_validity, dtype=np.uint8), bitorder="little")
+        has_key = bits[: events.fields.event_count].astype(np.bool_)
+    columns = EventColumns(
+        events.value_offsets,
+        events.value_data,
+        events.key_offsets,
+        _NO_DATA if events.key_data is None else events.key_data,
+        has_key,
+        np.clip(events.timestamps, low_us, high_us),
+        events.header_columns,
+    )
+    return pack_columns(
+        columns,
+        first_event_number=events.fields.first_event_number,
+        compression=Compression(events.fields.compression),
+        size_bytes_max=APPEND_SIZE_BYTES_MAX,
+    )
