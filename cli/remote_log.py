@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from millrace.server.container.ids import scope_of
-from millrace.server.ownership import Manifest, read_manifest
+from millrace.server.ownership import Manifest, read_acknowledged, read_manifest
 from millrace.server.wal import LOG_PREFIX, AcceptedLoss, Damage, LogOwner, ObjectRecovery, RecoveredBatch
 
 from .tier2 import opened_store
@@ -33,12 +33,17 @@ def read_remote_log(
         async with opened_store(url) as store:
             for _ in range(PASSES_COUNT_MAX):
                 assert manifest.log is not None
+                # Before the log is read: a server acknowledges nothing that is not in the store yet.
+                acknowledged = manifest.log.acknowledged
+                if manifest.owner is not None:
+                    acknowledged = max(acknowledged, await read_acknowledged(store, manifest.owner))
                 recovery = ObjectRecovery(
                     store,
                     f"{scope_of(manifest.container)}{LOG_PREFIX}",
                     epochs=manifest.log.epochs,
                     from_sequence=manifest.log.from_sequence,
                     owner=owner,
+                    acknowledged=acknowledged,
                     closes=False,
                 )
                 items = [item async for item in recovery.batches(from_sequence, accepted=accepted)]

@@ -224,17 +224,23 @@ class UnclaimedOwnership:
     Args:
         epoch: above those of all earlier starts that are known in the folder.
         copy: the one that counts.
+        copy_before: the one that counted before it.
     """
 
-    def __init__(self, epoch: int, copy: CopyRecord | None) -> None:
+    def __init__(self, epoch: int, *, copy: CopyRecord | None, copy_before: CopyRecord | None) -> None:
         self.epoch = epoch
         self.is_shared = True
         self.is_stalled = False
         self.is_lapsed = False
+        self.store = ""
         self.copy = copy
+        self.copy_before = copy_before
         self.log: RemoteLog | None = None
 
-    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
+    def copy_unusable(self, name: str) -> None:
+        """Do nothing: the manifest stays as it is."""
+
+    def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
         """Do nothing: the log is in the folder."""
 
     async def record_copy(self, copy: CopyRecord) -> None:
@@ -256,7 +262,8 @@ class UnclaimedOwnership:
 
 async def _unclaimed(manifest: Manifest, next_epoch: int, *, discard: Callable[[], None]) -> UnclaimedOwnership:
     del discard  # a folder whose log is its own is never without it
-    return UnclaimedOwnership(max(next_epoch, manifest.epoch + 1), manifest.checkpoint)
+    epoch = max(next_epoch, manifest.epoch + 1)
+    return UnclaimedOwnership(epoch, copy=manifest.checkpoint, copy_before=manifest.checkpoint_before)
 
 
 def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> None:

@@ -19,7 +19,7 @@ from millrace.server.container.ids import scope_of
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.container.loss import LogLoss, LossFinder
 from millrace.server.container.memtable import Extent
-from millrace.server.container.recovery import state_of
+from millrace.server.container.recovery import state_of, usable_copies
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
@@ -279,7 +279,7 @@ def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> No
 def _read_remote_log(found: Container, manifest: Manifest, *, on_bytes: OnBytes) -> None:
     assert found.history is not None
     state = found.state
-    finder = _finder(state)
+    finder = _finder(state, store=found.history.url)
     try:
         recovery, items = read_remote_log(
             found.history.url,
@@ -298,12 +298,13 @@ def _read_remote_log(found: Container, manifest: Manifest, *, on_bytes: OnBytes)
         found.log_error = str(error)
 
 
-def _finder(state: ContainerState) -> LossFinder:
+def _finder(state: ContainerState, *, store: str = "") -> LossFinder:
     return LossFinder(
         checkpoint_sequence=state.sequence,
         checkpoint_time_us=state.wall_time_us,
         accepted=state.accepted,
         has_log=state.log_capacity_bytes > 0,
+        store=store,
     )
 
 
@@ -349,8 +350,14 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
         found.starts = not isinstance(error, ConfigurationError)
     copies = checkpoint_copies(found.tier2)
     if found.history and (recorded := found.history.recorded(found.number)):
-        # Later ones are of a server that has been superseded, or count for nothing yet.
-        copies = [copy for copy in copies if copy.name <= recorded.name]
+        manifest = found.history.manifest(found.number)
+        copies, _ = usable_copies(
+            copies[::-1],
+            recorded,
+            manifest.checkpoint_before if manifest else None,
+            is_loss_known=found.remote_log is not None,
+        )
+        copies.reverse()
     if copies and found.checkpoint is None:
         found.checkpoint_error = found.checkpoint_error or "it is missing"
     for copy in copies:

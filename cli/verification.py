@@ -250,7 +250,7 @@ def _judge_log(result: Verification, found: Container, *, name: str) -> None:
     result.log_bytes += report.size_bytes
     for damage in report.damages:
         result.find(
-            f"{name}{damage.place}",
+            f"{found.history.url}/{damage.place}" if found.history and found.remote_log else f"{name}{damage.place}",
             damage.reason,
             offset=damage.offset,
             size=damage.size,
@@ -262,7 +262,7 @@ def _judge_log(result: Verification, found: Container, *, name: str) -> None:
             "acknowledged; the next start cuts it"
         )
     if found.loss is not None:
-        result.find(log_name, f"{found.loss}; a server stores nothing until `millrace repair` has accepted that")
+        result.find(log_name, f"{found.loss}; a server stores nothing until {found.loss.remedy}")
     if found.state.accepted.sequence:
         result.notes.append(
             f"{log_name}: what the log has lost up to batch {found.state.accepted.sequence} was accepted by an operator"

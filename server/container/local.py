@@ -95,6 +95,7 @@ async def local_environment(
             wal_options,
             epochs=remote.epochs,
             from_sequence=remote.from_sequence,
+            acknowledged=remote.acknowledged,
             clock=clock,
             owner=owner,
             metrics=metrics,

@@ -40,7 +40,8 @@ class LogLoss:
         first_sequence, last_sequence: of the batches that are missing, as far as they are known.
         since_us: when the last batch before them was written, Unix microseconds; 0 if there was none.
         size_bytes: how much of the log they can have filled at most.
-        reasons: what was found, with the names of files.
+        reasons: what was found, with the names of files or objects.
+        store: URL of the object store that has the log; empty if that is in the folder.
     """
 
     first_sequence: int
@@ -48,6 +49,7 @@ class LogLoss:
     since_us: int
     size_bytes: int
     reasons: tuple[str, ...]
+    store: str = ""
 
     @property
     def batches_count_max(self) -> int:
@@ -79,9 +81,19 @@ class LogLoss:
 
     def error(self) -> ContentLostError:
         """Return what requests are told that would change anything, or ask for what is not proven."""
-        return ContentLostError(
-            f"{self}. It may have been acknowledged, so nothing is stored until the files are put back and the server "
-            "is started again, or the loss is accepted with `millrace repair --accept-loss`"
+        return ContentLostError(f"{self}. It may have been acknowledged, so nothing is stored until {self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What an operator can do about it, as it continues "until"."""
+        if self.store:
+            return (
+                "the objects are put back, from older versions if the bucket keeps those, and a server is started "
+                f"again, or the loss is accepted with `millrace repair --store {self.store} --accept-loss`"
+            )
+        return (
+            "the files are put back and the server is started again, or the loss is accepted with `millrace repair "
+            "FOLDER --accept-loss`"
         )
 
 
@@ -93,10 +105,17 @@ class LossFinder:
         checkpoint_time_us: when that was written, Unix microseconds.
         accepted: what is accepted.
         has_log: whether the checkpoint was stored beside a log.
+        store: as of `LogLoss`.
     """
 
     def __init__(
-        self, *, checkpoint_sequence: int, checkpoint_time_us: int, accepted: AcceptedLoss, has_log: bool
+        self,
+        *,
+        checkpoint_sequence: int,
+        checkpoint_time_us: int,
+        accepted: AcceptedLoss,
+        has_log: bool,
+        store: str = "",
     ) -> None:
         self._checkpoint_sequence = checkpoint_sequence
         self._accepted = accepted
@@ -104,6 +123,12 @@ class LossFinder:
         self._read_us = checkpoint_time_us
         self._since_us = 0
         self._damages: list[Damage] = []
+        self._missing_checkpoint = ""
+        self._store = store
+
+    def miss_checkpoint(self, reason: str) -> None:
+        """Note that there is no checkpoint, and that the log does not go back to its beginning."""
+        self._missing_checkpoint = reason
 
     def read(self, item: RecoveredBatch | Damage) -> None:
         """Take into account what was read from the log, in its order."""
@@ -134,6 +159,9 @@ class LossFinder:
                 f"it ends at batch {report.last_sequence}, the checkpoint contains batch {self._checkpoint_sequence}"
             )
             size_bytes, first = capacity_bytes, self._checkpoint_sequence + 1
+        if self._missing_checkpoint:
+            reasons.insert(0, self._missing_checkpoint)
+            size_bytes, first = capacity_bytes, 1
         if not reasons:
             return None
         return LogLoss(
@@ -142,6 +170,7 @@ class LossFinder:
             since_us=self._since_us if self._damages else self._read_us,
             size_bytes=min(size_bytes, capacity_bytes),
             reasons=tuple(reasons[:REASONS_COUNT_MAX]),
+            store=self._store,
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from millrace.server.container.checkpoint.backup import (
     CHECKPOINT_PREFIX,
+    CheckpointCopy,
     restore_copy,
     version_of_copy,
     whole_copies,
@@ -20,11 +21,12 @@ from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, ChunkCorruptError, LogCorruptError, StorageError
+from millrace.server.ownership import CopyRecord, RemoteLog
 from millrace.server.wal import Damage, Log
 
 from .environment import ContainerEnvironment
 from .idle_budget import IDLE_BYTES_MAX
-from .ids import container_of, first_id
+from .ids import container_of, first_id, scope_of
 from .loss import LogLoss, LossFinder
 from .memtable import Extent
 
@@ -107,15 +109,21 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
         idle_bytes_max=environment.container_options.idle_bytes_max,
         is_shared=environment.ownership.is_shared,
     )
+    remote = environment.ownership.log
     finder = LossFinder(
         checkpoint_sequence=checkpoint.sequence,
         checkpoint_time_us=checkpoint.stored.wall_time_us,
         accepted=checkpoint.stored.accepted,
         has_log=checkpoint.stored.log_capacity_bytes > 0,
+        store=environment.ownership.store,
     )
+    if remote is not None and (missing := _missing_copies(environment, found, remote)):
+        finder.miss_checkpoint(missing)
     await asyncio.to_thread(_replay, state, log, checkpoints, finder, replay_from=checkpoint.replay_from)
     loss = finder.loss(log.report, capacity_bytes=max(log.capacity_bytes, checkpoint.stored.log_capacity_bytes))
-    if found is None:
+    if remote is not None:
+        pass  # whatever is missing there is a loss: any machine may serve the rest
+    elif found is None:
         _refuse_lost_log(log, loss)
         _refuse_lost_checkpoint(log, has_chunks=bool(await environment.storage.list("segments/")))
     elif was_damaged or checkpoint.is_restored or checkpoint.newer_copy:
@@ -136,12 +144,14 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
     newer_copy = ""
     copies = whole_copies(await storage.list(CHECKPOINT_PREFIX))
     if counted is not None:
-        # Later ones are of a server that does not know yet that it was superseded, or count for nothing yet.
-        copies = [copy for copy in copies if copy.name <= counted.name]
-        if counted.name not in [copy.name for copy in copies]:
-            logger.error("copy of checkpoint missing name=%s", counted.name)
-            if (counted.sequence, counted.container_epoch) > stored[:2]:
-                newer_copy = counted.name
+        copies, missing = usable_copies(
+            copies, counted, environment.ownership.copy_before, is_loss_known=environment.ownership.log is not None
+        )
+        for each in missing:
+            logger.error("copy of checkpoint missing name=%s", each.name)
+            environment.ownership.copy_unusable(each.name)
+            if (each.sequence, each.container_epoch) > stored[:2]:
+                newer_copy = newer_copy or each.name
     for copy in reversed(copies):
         if copy.point < stored[:2]:
             break
@@ -152,6 +162,7 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
             await restore_copy(storage, copy, checkpoints, owner=owner)
         except (CheckpointDamagedError, ChunkCorruptError) as error:
             logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
+            environment.ownership.copy_unusable(copy.name)
             if copy.point > stored[:2]:
                 newer_copy = newer_copy or copy.name
             continue
@@ -163,6 +174,42 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
         assert restored is not None, "it was just put there"
         return replace(restored, restored_from=copy.name)
     return checkpoint and replace(checkpoint, newer_copy=newer_copy)
+
+
+def usable_copies(
+    copies: list[CheckpointCopy], counted: CopyRecord, before: CopyRecord | None, *, is_loss_known: bool
+) -> tuple[list[CheckpointCopy], list[CopyRecord]]:
+    """Return the whole copies that a start may use, the oldest first, and those that count and are not whole.
+
+    Those that count are used alone, if one is whole: others were made by servers that were superseded, or were not
+    recorded, and chunks that they refer to may be deleted. Without such a record, older copies are all that there is.
+
+    Args:
+        is_loss_known: whether a start from any other copy is known to have lost something: it stores nothing then.
+    """
+    recorded = [each for each in (before, counted) if each is not None]
+    names = {copy.name for copy in copies}
+    missing = [each for each in recorded if each.name not in names]
+    if before is not None and len(missing) < len(recorded):
+        return [copy for copy in copies if copy.name in {each.name for each in recorded}], missing
+    if is_loss_known and len(missing) == len(recorded):
+        return copies, missing
+    # Later ones are of a server that does not know yet that it was superseded, or count for nothing yet.
+    return [copy for copy in copies if copy.name <= counted.name], missing
+
+
+def _missing_copies(environment: ContainerEnvironment, checkpoint: Checkpoint | None, remote: RemoteLog) -> str:
+    """Return why checkpoint and log do not tell all that there was, with the names of the copies that would; or ""."""
+    counted, before = environment.ownership.copy, environment.ownership.copy_before
+    recorded = [each.name for each in (counted, before) if each is not None]
+    names = " and ".join(f"{scope_of(environment.container)}{each}" for each in recorded) or "the checkpoint"
+    if checkpoint is None:
+        if remote.from_sequence == 1:
+            return ""
+        return f"{names}: missing or damaged, and the log begins with batch {remote.from_sequence}"
+    if counted is not None and checkpoint.is_restored and checkpoint.restored_from not in recorded:
+        return f"{names}: missing or damaged; what is served is from {checkpoint.restored_from}, which never counted"
+    return ""
 
 
 def _replay(
@@ -194,8 +241,7 @@ def _refuse_lost_log(wal: Log, loss: LogLoss | None) -> None:
     """Raise if there is neither a checkpoint nor a batch of a log that was there."""
     if loss is not None and not wal.report.batch_count:
         raise LogCorruptError(
-            f"there is no checkpoint, and nothing is left of the log: {'; '.join(loss.reasons)}; put its files back, "
-            "or salvage the folder"
+            f"there is no checkpoint, and nothing is left of the log: {'; '.join(loss.reasons)}; put its files back"
         )
 
 
@@ -205,7 +251,7 @@ def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Log) -> None:
     if report.last_sequence and report.first_sequence > checkpoint.replay_from:
         raise LogCorruptError(
             f"the newest whole copy of the checkpoint needs the log from sequence {checkpoint.replay_from}, but it "
-            f"starts at {report.first_sequence}; put a newer copy of the checkpoint back, or salvage the folder"
+            f"starts at {report.first_sequence}; put a newer copy of the checkpoint back"
         )
 
 
@@ -218,9 +264,7 @@ def _refuse_lost_checkpoint(wal: Log, *, has_chunks: bool) -> None:
         found = "the log is empty, though tier 2 is not"
     else:
         return
-    raise LogCorruptError(
-        f"there is no checkpoint, and {found}; put a copy of the checkpoint back, or salvage the folder"
-    )
+    raise LogCorruptError(f"there is no checkpoint, and {found}; put a copy of the checkpoint back")
 
 
 def _mark_gaps(state: ContainerState, segment: Segment) -> None:

@@ -92,7 +92,7 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
         )
         if loss is None:
             await container.start()
-            environment.ownership.log_began(log.report.epoch_ends)
+            environment.ownership.log_began(log.report.epoch_ends, acknowledged=lambda: log.durable_sequence)
             await _save_first(checkpointer)
             await _copy_acceptance(checkpointer, environment.ownership.copy, state)
         else:

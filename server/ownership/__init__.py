@@ -10,6 +10,7 @@ from .lease import LeaseStatistics as LeaseStatistics
 from .lease import WorkerLease as WorkerLease
 from .lease import decode_lease as decode_lease
 from .lease import lease_key as lease_key
+from .lease import read_acknowledged as read_acknowledged
 from .manifest import Claimant as Claimant
 from .manifest import Manifest as Manifest
 from .manifest import decode_manifest as decode_manifest

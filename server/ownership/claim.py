@@ -35,10 +35,11 @@ from millrace.server.errors import (
 )
 from millrace.server.host.files import FileSystem
 from millrace.server.object_store import StoredObject
+from millrace.server.wal import LOG_PREFIX, parse_log_name
 
 from .fields import utc_text
 from .folder_claim import NO_CLAIM, FolderClaim, read_folder_claim, write_folder_claim
-from .lease import Watched, WorkerLease, end_lease, lease_key, read_lease, watch_lease
+from .lease import Watched, WorkerLease, end_lease, lease_key, read_acknowledged, read_lease, watch_lease
 from .manifest import EPOCHS_COUNT_MAX, Claimant, Manifest, encode_manifest, manifest_key
 from .manifest_ownership import ATTEMPTS_COUNT_MAX, FoundManifest, ManifestOwnership, read_manifest, subject_of
 from .ownership import RemoteLog
@@ -155,7 +156,8 @@ class _Claiming:
                 failed_count = 0 if self._on_standby else failed_count + 1
                 continue
             await self._lease.confirm()  # it may have stood still while it waited
-            wanted = self._wanted(found)
+            await self._see_logged_epochs(found)
+            wanted = self._wanted(found, acknowledged=await self._acknowledged(found))
             if self._has_remote_log and not knows:
                 # Before the folder knows the claim: after a crash in between it would keep what is discarded here.
                 await _to_the_end(self._discard)
@@ -279,7 +281,29 @@ class _Claiming:
             self._ended = owner.worker_id
         return is_ended
 
-    def _wanted(self, found: FoundManifest | None) -> Manifest:
+    async def _see_logged_epochs(self, found: FoundManifest | None) -> None:
+        """Take a higher epoch than any in the log: the manifest may have been put back to an older version."""
+        if not self._has_remote_log:
+            return
+        known = found.manifest.epoch if found else 0
+        prefix = f"c{self._container:04x}/{LOG_PREFIX}"
+        last = f"{prefix}{known:08d}/{'9' * 16}"
+        async for page in self._store.list(prefix, after=last):
+            for each in page:
+                if (point := parse_log_name(each.key.removeprefix(prefix))) is not None:
+                    self._next_epoch = max(self._next_epoch, point.epoch + 1)
+
+    async def _acknowledged(self, found: FoundManifest | None) -> int:
+        """Return the last batch of the log that is known to be acknowledged: the manifest tells the next start."""
+        if found is None or found.manifest.log is None:
+            return 0
+        acknowledged = max(found.manifest.log.acknowledged, self._lease.acknowledged)
+        if (owner := found.manifest.owner) is None:
+            return acknowledged
+        # After its end: what it acknowledges later, its fence decides.
+        return max(acknowledged, await read_acknowledged(self._store, owner))
+
+    def _wanted(self, found: FoundManifest | None, *, acknowledged: int) -> Manifest:
         """Return the manifest with this process as the owner."""
         clock, lease_s = self._lease.clock, self._lease.lease_s
         claimant = Claimant.of_worker(self._worker, since=utc_text(clock.unix_us()), lease_s=lease_s)
@@ -305,7 +329,7 @@ class _Claiming:
                     f" between them; there may be {EPOCHS_COUNT_MAX}",
                     subject=self._subject,
                 )
-            log = replace(log, last_epoch=epoch)
+            log = replace(log, last_epoch=epoch, acknowledged=acknowledged)
         return replace(
             found.manifest,
             epoch=epoch,

@@ -1,7 +1,6 @@
 """A JSON object whose fields are asked for by kind, so that each complaint names the field and what it must be.
 
-Manifests, leases and claims of folders are such objects: small, in ASCII, with no field that is not known. A new field
-is a new format version.
+Manifests, leases and claims of folders are such objects: small, in ASCII, with no field that is not known.
 """
 
 import json
@@ -117,6 +116,10 @@ class Fields:
     def inside_or_none(self, name: str) -> "Fields | None":
         """Return the fields of an object inside, or nothing."""
         return None if self._value(name) is None else self.inside(name)
+
+    def has(self, name: str) -> bool:
+        """Return whether a field is there that objects of this format once did not have."""
+        return name in self._content
 
     def end(self) -> None:
         """Check that all fields were asked for."""

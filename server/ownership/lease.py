@@ -9,7 +9,14 @@
     started         time in UTC
     lease_s         how long the object stays as it is before its owner counts as dead
     renewals        how often it was replaced: each version has other bytes, and so another tag
+    acknowledged    the last batch of its log that was acknowledged then; 0 if the log is in its folder, and in a lease
+                    without this field
     ended_by        null, or who has ended it: worker_id, host, folder
+
+All versions have the same size, so that a bucket without space takes a renewal: spaces fill the object up.
+
+A start that finds less in the log than `acknowledged` knows that acknowledged batches are missing. It cannot know what
+was acknowledged after the last renewal.
 
 No clock is compared with that of another machine. Who wants to take over reads the object, and reads it again after
 `lease_s` of its own time: if it is the same, its owner has said nothing for that long. Then it is ended, by
@@ -48,7 +55,7 @@ from millrace.server.host.clock import Clock
 from millrace.server.host.supervisor import mark_seen
 from millrace.server.object_store import ObjectStore, StoredObject
 
-from .fields import Fields, encode_fields
+from .fields import NUMBER_MAX, Fields, encode_fields
 from .manifest import LEASE_S_MAX, LEASE_S_MIN, Claimant
 from .worker import Worker
 
@@ -62,6 +69,10 @@ LATE_COUNT_MAX: Final = 4
 """Renewals that have not been answered in time and may still be: no more are sent beside them in a long outage."""
 LOOKS_COUNT: Final = 4
 """In `lease_s`, by who watches the lease of another one."""
+BLOCK_BYTES: Final = 1024
+"""The size of a lease is a multiple of this."""
+ENDER_BYTES: Final = 512
+"""Reserved in a lease for who ends it: host and folder, unless their names are long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +95,7 @@ class Lease:
     started: str
     lease_s: float
     renewals: int = 0
+    acknowledged: int = 0
     ended_by: Ender | None = None
 
 
@@ -112,7 +124,14 @@ def lease_key(worker_id: uuid.UUID) -> str:
 
 
 def encode_lease(lease: Lease) -> bytes:
-    """Return the bytes of a lease; equal ones have equal bytes."""
+    """Return the bytes of a lease: equal ones have equal bytes, and all versions of one have as many."""
+    largest = replace(lease, renewals=NUMBER_MAX, acknowledged=NUMBER_MAX, ended_by=None)
+    content = _encode(lease)
+    size = max(len(content), len(_encode(largest)) + ENDER_BYTES)
+    return content.ljust(-(-size // BLOCK_BYTES) * BLOCK_BYTES)
+
+
+def _encode(lease: Lease) -> bytes:
     by = lease.ended_by
     return encode_fields(
         {
@@ -124,6 +143,7 @@ def encode_lease(lease: Lease) -> bytes:
             "started": lease.started,
             "lease_s": lease.lease_s,
             "renewals": lease.renewals,
+            "acknowledged": lease.acknowledged,
             "ended_by": by and {"worker_id": str(by.worker_id), "host": by.host, "folder": by.folder},
         }
     )
@@ -149,6 +169,7 @@ def decode_lease(content: bytes, *, place: str = "lease") -> Lease:
             started=fields.time("started"),
             lease_s=fields.seconds("lease_s", least=LEASE_S_MIN, most=LEASE_S_MAX),
             renewals=fields.number("renewals"),
+            acknowledged=fields.number("acknowledged") if fields.has("acknowledged") else 0,
             ended_by=None if ender is None else _ender_of(ender),
         )
         fields.end()
@@ -200,6 +221,11 @@ class WorkerLease:
             lease_s=lease_s,
         )
         self._tag = ""
+        # The version that comes next, from its first attempt on.
+        self._wanted: Lease | None = None
+        # What starts of the container before the newest one have acknowledged, and what tells it of that one.
+        self._acknowledged_before = 0
+        self._acknowledged: Callable[[], int] = lambda: 0
         # The renewal that is waited for. After an error, or without an answer in time, the same bytes are put again, so
         # whatever of an older one comes late changes nothing: one lost packet does not let the lease run out.
         self._pending: asyncio.Task[str] | None = None
@@ -232,6 +258,16 @@ class WorkerLease:
     def fenced(self) -> OwnerFencedError | None:
         """The error that says who has ended the lease, if it was ended."""
         return self._fenced
+
+    @property
+    def acknowledged(self) -> int:
+        """The last batch that this process is known to have acknowledged, in any of its starts of the container."""
+        return max(self._acknowledged_before, self._acknowledged())
+
+    def watch_acknowledged(self, acknowledged: Callable[[], int]) -> None:
+        """Let each renewal tell what was acknowledged by then; the function of an earlier start is asked no more."""
+        self._acknowledged_before = self.acknowledged
+        self._acknowledged = acknowledged
 
     def statistics(self) -> LeaseStatistics:
         """Return how the lease is."""
@@ -311,8 +347,11 @@ class WorkerLease:
                     )
                 self._stalled_s = started_s
             if self._pending is None:
-                wanted = replace(self._lease, renewals=self._lease.renewals + 1)
-                self._pending = asyncio.create_task(self._put(encode_lease(wanted)), name="lease renewal")
+                if self._wanted is None:
+                    self._wanted = replace(
+                        self._lease, renewals=self._lease.renewals + 1, acknowledged=self.acknowledged
+                    )
+                self._pending = asyncio.create_task(self._put(encode_lease(self._wanted)), name="lease renewal")
                 self._pending.add_done_callback(mark_seen)
                 self._pending_s = started_s
                 if self._attempted_s is None:
@@ -337,7 +376,8 @@ class WorkerLease:
             except StorageError as error:
                 failure = error
             else:
-                self._lease = replace(self._lease, renewals=self._lease.renewals + 1)
+                assert self._wanted is not None
+                self._lease, self._wanted = self._wanted, None
                 assert self._attempted_s is not None
                 self._seen_from_s, self._attempted_s = self._attempted_s, None
                 if self._stalled_s is not None and self._pending_s >= self._stalled_s:
@@ -431,12 +471,39 @@ async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> t
 
 
 def is_ended(found: StoredObject | None, *, key: str) -> bool:
-    """Return whether the lease with that key was deleted, or ended by another server.
+    """Return whether the lease with that key was deleted, or ended by another server; False if it is damaged."""
+    if found is None:
+        return True
+    try:
+        return decode_lease(found.content, place=key).ended_by is not None
+    except ManifestUnreadableError as error:
+        logger.error("lease damaged key=%s error=%s", key, error)
+        return False
+
+
+def _readable(found: StoredObject, owner: Claimant) -> Lease:
+    """Return a lease, or as much of it as its owner has told elsewhere if it is damaged."""
+    try:
+        return decode_lease(found.content)
+    except ManifestUnreadableError:
+        return Lease(
+            worker_id=owner.worker_id,
+            host=owner.host,
+            folder=owner.folder,
+            pid=0,
+            started=owner.since,
+            lease_s=owner.lease_s,
+        )
+
+
+async def read_acknowledged(store: ObjectStore, owner: Claimant) -> int:
+    """Return the last batch that an owner has acknowledged, as its lease tells; 0 if that does not.
 
     Raises:
-        ManifestUnreadableError: what is there is no lease.
+        StorageError: the store does not answer.
     """
-    return found is None or decode_lease(found.content, place=key).ended_by is not None
+    found = await read_lease(store, owner)
+    return 0 if found is None else _readable(found, owner).acknowledged
 
 
 async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject | None, by: Worker) -> bool:
@@ -445,6 +512,8 @@ async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject 
     Args:
         found: the lease as it was read, None if there was none.
 
+    One that is damaged is ended as well: if its owner lived after all, it has met an object that it did not put.
+
     Raises:
         StorageError: it may be ended.
     """
@@ -452,7 +521,7 @@ async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject 
     if found is None or is_ended(found, key=key):
         return True
     ender = Ender(worker_id=by.worker_id, host=by.host, folder=by.folder)
-    content = encode_lease(replace(decode_lease(found.content, place=key), ended_by=ender))
+    content = encode_lease(replace(_readable(found, owner), ended_by=ender))
     try:
         await store.replace(key, content, tag=found.tag)
         return True

@@ -13,9 +13,15 @@ It is a JSON object of at most 64 KiB with exactly these fields:
     claimant        who has made the newest claim: worker_id, host, folder, place, since (UTC), lease_s
     is_released     whether the claimant has given the container back in an orderly stop
     checkpoint      null, or the copy that counts: name, sequence, container_epoch, replay_from
-    log             where acknowledged events are that no copy has yet. {"kind": "local"}: in the claimant's folder;
-                    {"kind": "object", "first_epoch": 5, "last_epoch": 7, "from_sequence": 12001}: in the store, in
-                    batches of these epochs and those between, from that one on. The kind stays as it was first.
+    checkpoint_before
+                    null, or the copy that counted before it, in the same form: a start uses it if the newest one is
+                    missing or damaged. A manifest without this field has none
+    log             where acknowledged events are that a copy does not have. {"kind": "local"}: in the claimant's
+                    folder; {"kind": "object", "first_epoch": 5, "last_epoch": 7, "from_sequence": 11001,
+                    "acknowledged": 12345}: in the store, in batches of these epochs and those between. A start from
+                    checkpoint_before needs batch from_sequence and all that follow. Batch `acknowledged`, and all
+                    before it, were acknowledged; a manifest without this field does not tell. The kind stays as it was
+                    first
 
 An example:
 
@@ -36,11 +42,12 @@ An example:
       },
       "is_released": false,
       "checkpoint": {
-        "name": "checkpoints/0000000000012345-00000007",
+        "name": "checkpoints/00000000000000012345-00000007-00000002",
         "sequence": 12345,
         "container_epoch": 7,
         "replay_from": 12001
       },
+      "checkpoint_before": null,
       "log": {
         "kind": "local"
       }
@@ -115,6 +122,7 @@ class Manifest:
     claimant: Claimant
     is_released: bool
     checkpoint: CopyRecord | None
+    checkpoint_before: CopyRecord | None = None
     log: RemoteLog | None = None
     """None for one in the folder of the claimant."""
 
@@ -142,7 +150,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "changes": manifest.changes,
             "claimant": claimant,
             "is_released": manifest.is_released,
-            "checkpoint": None if manifest.checkpoint is None else asdict(manifest.checkpoint),
+            "checkpoint": _copy_content(manifest.checkpoint),
+            "checkpoint_before": _copy_content(manifest.checkpoint_before),
             "log": _log_content(manifest.log),
         }
     )
@@ -168,7 +177,6 @@ def decode_manifest(content: bytes, *, container: int | None = None, place: str 
 
 
 def _manifest_of(fields: Fields) -> Manifest:
-    checkpoint = fields.inside_or_none("checkpoint")
     manifest = Manifest(
         server_id=fields.uuid("server_id"),
         container=fields.number("container"),
@@ -177,7 +185,8 @@ def _manifest_of(fields: Fields) -> Manifest:
         changes=fields.number("changes"),
         claimant=_claimant_of(fields.inside("claimant")),
         is_released=fields.flag("is_released"),
-        checkpoint=None if checkpoint is None else _copy_of(checkpoint),
+        checkpoint=_copy_of(fields, "checkpoint"),
+        checkpoint_before=_copy_of(fields, "checkpoint_before") if fields.has("checkpoint_before") else None,
         log=_log_of(fields.inside("log")),
     )
     fields.end()
@@ -212,14 +221,26 @@ def _log_of(fields: Fields) -> RemoteLog | None:
             raise ValueError(
                 f"log.last_epoch is {last}; it must be from log.first_epoch, {first}, to {EPOCHS_COUNT_MAX - 1} above"
             )
-        log = RemoteLog(first_epoch=first, last_epoch=last, from_sequence=fields.number("from_sequence", least=1))
+        log = RemoteLog(
+            first_epoch=first,
+            last_epoch=last,
+            from_sequence=fields.number("from_sequence", least=1),
+            acknowledged=fields.number("acknowledged") if fields.has("acknowledged") else 0,
+        )
     elif kind != _LOCAL_LOG:
         raise ValueError(f"log.kind is {kind!r}; this version knows {_LOCAL_LOG!r} and {_REMOTE_LOG!r} only")
     fields.end()
     return log
 
 
-def _copy_of(fields: Fields) -> CopyRecord:
+def _copy_content(copy: CopyRecord | None) -> dict[str, object] | None:
+    return None if copy is None else asdict(copy)
+
+
+def _copy_of(manifest: Fields, name: str) -> CopyRecord | None:
+    fields = manifest.inside_or_none(name)
+    if fields is None:
+        return None
     copy = CopyRecord(
         name=fields.text("name"),
         sequence=fields.number("sequence"),

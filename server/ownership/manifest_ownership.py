@@ -5,6 +5,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from millrace.server.errors import ObjectChangedError, ObjectNotFoundError, OwnerFencedError, StoreUnavailableError
@@ -68,6 +69,8 @@ class ManifestOwnership:
         self._fenced: OwnerFencedError | None = None
         # Where earlier epochs of the log have ended; empty while that of this start has not begun.
         self._epoch_ends: Mapping[int, int] = {}
+        # Names of copies that count and that this start could not use.
+        self._unusable: set[str] = set()
 
     @property
     def epoch(self) -> int:
@@ -90,18 +93,34 @@ class ManifestOwnership:
         return self.log is not None and self._lease.is_lapsed
 
     @property
+    def store(self) -> str:
+        """URL of the store if it has the log, see `Ownership`."""
+        return "" if self.log is None else self._lease.url
+
+    @property
     def copy(self) -> CopyRecord | None:
         """The copy that the manifest names, see `Ownership`."""
         return self._found.manifest.checkpoint
+
+    @property
+    def copy_before(self) -> CopyRecord | None:
+        """The copy that counted before it, as the manifest says, see `Ownership`."""
+        return self._found.manifest.checkpoint_before
+
+    def copy_unusable(self, name: str) -> None:
+        """Note that a copy is missing or damaged, see `Ownership`."""
+        self._unusable.add(name)
 
     @property
     def log(self) -> RemoteLog | None:
         """Where the log is, see `Ownership`."""
         return self._found.manifest.log
 
-    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
+    def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
         """Take notice where earlier epochs of the log have ended, see `Ownership`."""
         self._epoch_ends = dict(epoch_ends)
+        if self.log is not None:
+            self._lease.watch_acknowledged(acknowledged)
 
     @property
     def fenced(self) -> OwnerFencedError | None:
@@ -122,18 +141,20 @@ class ManifestOwnership:
         )
 
     async def record_copy(self, copy: CopyRecord) -> None:
-        """Let the manifest name a copy, and the log begin where it needs it, see `Ownership`.
+        """Let the manifest name a copy, and the log begin where the copy before it needs it, see `Ownership`.
 
         Cancelling leaves it open whether it does.
         """
-        await self._change(
-            lambda manifest: replace(manifest, checkpoint=copy, log=self._shortened(manifest.log, copy.replay_from))
-        )
+        await self._change(partial(self._with_copy, copy))
 
-    def _shortened(self, log: RemoteLog | None, from_sequence: int) -> RemoteLog | None:
+    def _with_copy(self, copy: CopyRecord, manifest: Manifest) -> Manifest:
+        kept = [manifest.checkpoint, manifest.checkpoint_before]
+        before = next((each for each in kept if each and each != copy and each.name not in self._unusable), None)
+        log = manifest.log and self._shortened(manifest.log, before.replay_from if before else 1)
+        return replace(manifest, checkpoint=copy, checkpoint_before=before, log=log)
+
+    def _shortened(self, log: RemoteLog, from_sequence: int) -> RemoteLog:
         """Return the log from a batch on, without epochs that end before: a fence below tells of none of the others."""
-        if log is None:
-            return None
         first = max(log.from_sequence, from_sequence)
         # No epoch ends before an earlier one does, and that of this start has not ended.
         needed = next(each for each in log.epochs if self._epoch_ends.get(each, first + 1) > first)
@@ -168,7 +189,7 @@ class ManifestOwnership:
                 if self.fenced is not None:
                     raise self.fenced
                 before = self._found
-                wanted = replace(edit(before.manifest), changes=before.manifest.changes + 1)
+                wanted = self._acknowledging(replace(edit(before.manifest), changes=before.manifest.changes + 1))
                 content = encode_manifest(wanted)
                 key = manifest_key(wanted.container)
                 try:
@@ -182,6 +203,13 @@ class ManifestOwnership:
             raise StoreUnavailableError(
                 f"the manifest was changed {ATTEMPTS_COUNT_MAX} times meanwhile", subject=manifest_key(wanted.container)
             )
+
+    def _acknowledging(self, manifest: Manifest) -> Manifest:
+        """Return a manifest that tells what is acknowledged by now, if its log is in the store."""
+        if manifest.log is None:
+            return manifest
+        acknowledged = max(manifest.log.acknowledged, self._lease.acknowledged)
+        return replace(manifest, log=replace(manifest.log, acknowledged=acknowledged))
 
     async def _look_again(self) -> bytes:
         """Read the manifest, which was changed, and return it.

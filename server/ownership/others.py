@@ -5,7 +5,7 @@ import uuid
 from millrace.server.errors import ManifestUnreadableError, ObjectNotFoundError
 from millrace.server.object_store import ObjectStore
 
-from .lease import WORKERS_PREFIX, is_ended, lease_key
+from .lease import WORKERS_PREFIX, decode_lease, lease_key
 
 
 async def other_leases(store: ObjectStore, worker_id: uuid.UUID) -> dict[str, str]:
@@ -22,7 +22,7 @@ async def other_leases(store: ObjectStore, worker_id: uuid.UUID) -> dict[str, st
     for key in keys:
         try:
             lease = await store.get(key)
-            if not is_ended(lease, key=key):
+            if decode_lease(lease.content, place=key).ended_by is None:
                 found[key] = lease.tag
         except (ObjectNotFoundError, ManifestUnreadableError):
             continue  # it has gone since, or nobody can wait with it

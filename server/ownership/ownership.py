@@ -5,7 +5,7 @@ There are two kinds. In a data folder of its own a server has that right while i
 changed by compare-and-swap only (`manifest_ownership.ManifestOwnership`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,12 +34,15 @@ class RemoteLog:
     Attributes:
         first_epoch, last_epoch: it was written under these epochs and those between, or under some of them; the last
             is that of the newest claim.
-        from_sequence: the first batch that a start needs; it is in one of these epochs.
+        from_sequence: the first batch that a start from either copy of the checkpoint needs; it is in one of these
+            epochs.
+        acknowledged: the last batch that is known to be acknowledged, 0 if none is.
     """
 
     first_epoch: int
     last_epoch: int
     from_sequence: int
+    acknowledged: int = 0
 
     @property
     def epochs(self) -> range:
@@ -104,8 +107,22 @@ class Ownership(Protocol):
         ...
 
     @property
+    def store(self) -> str:
+        """URL of the object store that has log and history; empty if the log is in the folder."""
+        ...
+
+    @property
     def copy(self) -> CopyRecord | None:
         """The newest copy that counts; None if there is none, or if the names of copies are all that tells."""
+        ...
+
+    @property
+    def copy_before(self) -> CopyRecord | None:
+        """The copy that counted before it, for a start that cannot use that one; None as of `copy`."""
+        ...
+
+    def copy_unusable(self, name: str) -> None:
+        """Note that a copy that counts is missing or damaged: once another counts, this one is not kept beside it."""
         ...
 
     @property
@@ -113,11 +130,12 @@ class Ownership(Protocol):
         """Where the log is in the object store; None if it is in the data folder."""
         ...
 
-    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
+    def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
         """Take notice where earlier epochs of the log have ended, once that of this start begins.
 
         Args:
             epoch_ends: for each, the first sequence that is not in it.
+            acknowledged: returns the last batch that was acknowledged; asked at any time from now on.
         """
         ...
 
@@ -163,11 +181,16 @@ class FolderOwnership:
         self.is_shared = False
         self.is_stalled = False
         self.is_lapsed = False
+        self.store = ""
         self.copy: CopyRecord | None = None
+        self.copy_before: CopyRecord | None = None
         self.log: RemoteLog | None = None
 
-    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
-        """Do nothing: the log knows where it begins."""
+    def copy_unusable(self, name: str) -> None:
+        """Do nothing: a start looks for whole copies by their names."""
+
+    def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
+        """Do nothing: the log knows where it begins, and where it ends."""
 
     async def record_copy(self, copy: CopyRecord) -> None:
         """Do nothing: the names of copies tell which is the newest."""

@@ -26,9 +26,6 @@ async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tupl
     """Wait until the lease of an owner was the same for its whole length, or is gone; return also what it is then.
 
     Cancelling is safe: nothing is changed.
-
-    Raises:
-        ManifestUnreadableError: what is stored as its lease is none.
     """
     seen: StoredObject | None = None
     since_s: float | None = None

@@ -2,7 +2,7 @@
 
 from .log import Wal
 from .log_end import Ending
-from .log_objects import LOG_PREFIX
+from .log_objects import LOG_PREFIX, parse_log_name
 from .newest import NEWEST_NAME, Newest, read_newest
 from .object_recovery import ObjectRecovery
 from .object_wal import ObjectWal, ObjectWalStatistics
@@ -31,5 +31,6 @@ __all__ = [
     "Wal",
     "WalOptions",
     "log_paths",
+    "parse_log_name",
     "read_newest",
 ]

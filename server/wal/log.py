@@ -217,6 +217,9 @@ class Wal:
             refusal=self.refusal,
         )
 
+    async def end_recovered(self) -> None:
+        """Do nothing, see `Log`: the folder is locked."""
+
     async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
         """Repair the end of the log, and start the threads; see `Log`."""
         assert self._recovery is not None, "recover was not exhausted"

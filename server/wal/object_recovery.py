@@ -6,6 +6,9 @@ has no object. The fence and a batch of the earlier owner compete for one name, 
 there first, and is part of the log, or the fence is, and the batch can never be acknowledged. So what this reads is all
 that was and will be acknowledged in these epochs. The next epoch continues with the sequence of the fence.
 
+An epoch in which acknowledged batches are missing at the end gets no fence, so that they can be put back: their names
+stay free. Which they are is known from outside, from the manifest and the lease of the last owner.
+
 An earlier owner had several puts under way, so objects may follow the first gap. Whether something is missing there is
 decided by the first row that applies:
 
@@ -13,6 +16,8 @@ decided by the first row that applies:
     a fence follows                                     corrupt: all before a fence was there when it was put
     a batch follows that says the gap was acknowledged  corrupt
     batches follow                                      they were never acknowledged, and can be deleted
+    no batch of a later epoch follows, and the gap is   corrupt: the newest objects are missing
+    known to be acknowledged
     nothing follows                                     the end of the epoch
 
 A claimant that stood still while it read may have been superseded: what it has not read yet was deleted then, and its
@@ -34,7 +39,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from millrace.server.errors import ObjectExistsError, ObjectNotFoundError
+from millrace.server.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from millrace.server.object_store import ObjectStore
 from millrace.wire.limits import MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_SIZE_BYTES
@@ -71,6 +76,7 @@ class ObjectRecovery:
         prefix: of the keys of the log.
         epochs: as the manifest names them, the oldest first. All but the last are closed.
         from_sequence: the first batch that any start needs, as the manifest says.
+        acknowledged: the last batch that is known to be acknowledged; 0 if none is.
         owner: whose log it must be, None if that does not matter.
         closes: whether to put fences; without, nothing is changed, and the log may grow meanwhile.
 
@@ -90,6 +96,7 @@ class ObjectRecovery:
         epochs: Sequence[int],
         from_sequence: int,
         owner: LogOwner | None,
+        acknowledged: int = 0,
         closes: bool = True,
     ) -> None:
         self._store = store
@@ -97,12 +104,14 @@ class ObjectRecovery:
         self._epochs = epochs
         self._from_sequence = max(1, from_sequence)
         self._owner = owner
+        self._acknowledged = acknowledged
         self._closes = closes
         self._listed: dict[int, _Epoch] = {}
         self._accepted = NOTHING_ACCEPTED
         # The sequence that comes next, and the checksum that its batch remembers; None where that is not known.
         self._position = self._from_sequence
         self._chain: int | None = None
+        self._open_epochs: list[int] = []
         self.report = RecoveryReport()
         self.last: Batch | None = None
         self.objects: list[tuple[LogPoint, int]] = []
@@ -135,7 +144,21 @@ class ObjectRecovery:
             async for item in self._epoch(epoch):
                 yield item
             self.report.epoch_ends[epoch] = min([*self._listed[epoch].fences, self._position])
+        for damage in self._missing_end():
+            yield damage
         self._conclude()
+
+    async def close_epochs(self) -> None:
+        """Fence the epochs that were left open since acknowledged batches are missing: that loss is to be accepted.
+
+        Raises:
+            StorageError: a batch is there now; or the store does not take the fence.
+        """
+        for number in self._open_epochs:
+            point = LogPoint(number, self._position)
+            if (found := await self._fence(point, self._listed[number])) is not None and not found.is_fence:
+                raise StorageError("was missing, and is there now; start over", subject=self._key(point))
+        self._open_epochs.clear()
 
     async def _has_objects(self, epoch: int) -> bool:
         """Return whether an epoch has any objects now."""
@@ -182,7 +205,12 @@ class ObjectRecovery:
                             yield damage
                         self._position, self._chain = lost, None
                         continue
-                    if not self._closes or (found := await self._fence(point, epoch)) is None:
+                    if not self._closes:
+                        break
+                    if self._lacks_end(number):
+                        self._open_epochs.append(number)
+                        break
+                    if (found := await self._fence(point, epoch)) is None:
                         break
                 if found.is_fence:
                     break
@@ -192,6 +220,25 @@ class ObjectRecovery:
                 is_first = False
         finally:
             await ahead.close()
+
+    def _lacks_end(self, number: int) -> bool:
+        """Return whether acknowledged batches are missing from the position on, and no later epoch has any."""
+        later = (epoch for each, epoch in self._listed.items() if each > number)
+        return self._misses_acknowledged and not any(
+            sequence >= self._position for epoch in later for sequence in epoch.batches
+        )
+
+    @property
+    def _misses_acknowledged(self) -> bool:
+        return self._position <= self._acknowledged > self._accepted.sequence
+
+    def _missing_end(self) -> Iterator[Damage]:
+        """Report the batches that are known to be acknowledged and follow the last one that is there."""
+        if not self._misses_acknowledged:
+            return
+        number = self._open_epochs[0] if self._open_epochs else self._epochs[0 if len(self._epochs) == 1 else -2]
+        reason = f"the log ends before it, and batch {self._acknowledged} was acknowledged"
+        yield from self._tell(self._gap(number, self._position, self._acknowledged, reason=reason))
 
     async def _found(self, point: LogPoint, ahead: "_ReadAhead", epoch: _Epoch) -> LogObject | None:
         """Return the object at a point, None if there is none as far as is known."""
@@ -206,12 +253,12 @@ class ObjectRecovery:
 
     async def _get(self, point: LogPoint) -> LogObject | None:
         try:
-            return self._decoded((await self._store.get(self._prefix + point.name)).content, point)
+            return self._decoded((await self._store.get(self._key(point))).content, point)
         except ObjectNotFoundError:
             return None
 
     def _decoded(self, content: bytes, point: LogPoint) -> LogObject:
-        return decode_log_object(content, point, owner=self._owner, place=self._prefix + point.name)
+        return decode_log_object(content, point, owner=self._owner, place=self._key(point))
 
     async def _lost_until(self, point: LogPoint, epoch: _Epoch) -> int | None:
         """Return with which sequence the log continues if what is at a point was acknowledged; None if it was not."""
@@ -222,7 +269,7 @@ class ObjectRecovery:
         for sequence in sorted(each for each in epoch.batches if each > point.sequence):
             try:
                 head = await self._store.read(
-                    self._prefix + LogPoint(point.epoch, sequence).name, offset=0, size=LOG_FILE_HEADER_SIZE_BYTES
+                    self._key(LogPoint(point.epoch, sequence)), offset=0, size=LOG_FILE_HEADER_SIZE_BYTES
                 )
             except ObjectNotFoundError:
                 continue
@@ -236,7 +283,7 @@ class ObjectRecovery:
         assert self._owner is not None
         while True:
             try:
-                await self._store.create(self._prefix + point.name, [encode_fence(point, owner=self._owner)])
+                await self._store.create(self._key(point), [encode_fence(point, owner=self._owner)])
             except ObjectExistsError:
                 if (found := await self._get(point)) is not None:
                     return found
@@ -259,7 +306,7 @@ class ObjectRecovery:
             report.size_bytes += batch.size
             runs = [run for run, _ in decode_runs(found.data, batch)]
             yield RecoveredBatch(
-                batch.sequence, batch.wall_time_us, runs, point.name, LOG_FILE_HEADER_SIZE_BYTES, batch.size
+                batch.sequence, batch.wall_time_us, runs, self._key(point), LOG_FILE_HEADER_SIZE_BYTES, batch.size
             )
             return
         self._chain = None
@@ -271,7 +318,7 @@ class ObjectRecovery:
         intact, lost = salvage_runs(found.data, damaged)
         yield from self._tell(
             Damage(
-                place=point.name,
+                place=self._key(point),
                 offset=LOG_FILE_HEADER_SIZE_BYTES,
                 size=len(found.data) - LOG_FILE_HEADER_SIZE_BYTES,
                 first_sequence=point.sequence,
@@ -283,12 +330,20 @@ class ObjectRecovery:
         )
         if intact:
             yield RecoveredBatch(
-                damaged.sequence, damaged.wall_time_us, intact, point.name, LOG_FILE_HEADER_SIZE_BYTES, damaged.size
+                damaged.sequence,
+                damaged.wall_time_us,
+                intact,
+                self._key(point),
+                LOG_FILE_HEADER_SIZE_BYTES,
+                damaged.size,
             )
+
+    def _key(self, point: LogPoint) -> str:
+        return self._prefix + point.name
 
     def _gap(self, epoch: int, first: int, last: int, *, reason: str) -> Damage:
         return Damage(
-            place=LogPoint(epoch, first).name,
+            place=self._key(LogPoint(epoch, first)),
             offset=0,
             size=0,
             first_sequence=first,
@@ -311,7 +366,9 @@ class ObjectRecovery:
         report = self.report
         report.last_sequence = self._position - 1
         report.ending = Ending.CORRUPT if report.damages else Ending.END
-        report.places = tuple(point.name for point, _ in self.objects) or (LogPoint(self._epochs[-1], 0).name,)
+        report.places = tuple(self._key(point) for point, _ in self.objects) or (
+            self._key(LogPoint(self._epochs[-1], 0)),
+        )
         report.used_file_number = self._epochs[-1]
         kept = {point for point, _ in self.objects}
         for number, epoch in self._listed.items():

@@ -95,6 +95,7 @@ class ObjectWal:
         epochs: as the manifest names them. The last one is that of this start: nobody else has it, and nothing was
             written under it.
         from_sequence: the first batch that is needed, as the manifest says.
+        acknowledged: the last batch that is known to be acknowledged, as the manifest says; 0 if none is.
         owner: whose log it is; stored in each object, and checked when it is recovered.
         random: for the salt of the epoch.
     """
@@ -109,6 +110,7 @@ class ObjectWal:
         from_sequence: int,
         clock: Clock,
         owner: LogOwner,
+        acknowledged: int = 0,
         metrics: Metrics | None = None,
         random: Random | None = None,
     ) -> None:
@@ -123,7 +125,9 @@ class ObjectWal:
         self._batch_bytes = metrics.wal_batch_bytes.series()
         self._salt = (random or SystemRandom()).getrandbits(63) + 1  # 0 is that of fences
         self._loop = asyncio.get_running_loop()
-        self._recovery = ObjectRecovery(store, prefix, epochs=epochs, from_sequence=from_sequence, owner=owner)
+        self._recovery = ObjectRecovery(
+            store, prefix, epochs=epochs, from_sequence=from_sequence, owner=owner, acknowledged=acknowledged
+        )
         self._is_recovered = False
         self._on_durable: OnDurable = lambda runs, sequence, wall_time_us: None
         self._on_failure: OnFailure = lambda error: None
@@ -187,6 +191,10 @@ class ObjectWal:
         """What `recover` found; once it is exhausted."""
         assert self._is_recovered, "recover was not exhausted"
         return self._recovery.report
+
+    async def end_recovered(self) -> None:
+        """Fence what was recovered, see `Log`."""
+        await self._recovery.close_epochs()
 
     async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
         """Make ready for new batches, see `Log`. All that was recovered is durable already.

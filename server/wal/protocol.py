@@ -67,6 +67,14 @@ class Log(Protocol):
         """What `recover` found; once it is exhausted."""
         ...
 
+    async def end_recovered(self) -> None:
+        """Keep everybody from adding to what was recovered, of which a part is missing and is about to be given up.
+
+        Raises:
+            StorageError: some of it is there by now; start over.
+        """
+        ...
+
     async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
         """Make the end of the log durable and ready for new batches.
 

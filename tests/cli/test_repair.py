@@ -32,7 +32,7 @@ def test_a_loss_is_shown_and_accepted_only_if_asked_for(run: Run, stopped_folder
     with server(stopped_folder, settings=SMALL_LOG) as running, millrace.blocking.connect(running.address) as client:
         assert client.segments.read("raw/a", 0).data[:1000] == b"a" * 1000
         with pytest.raises(
-            millrace.ContentLostError, match=r"since 20.*at most \d+ KiB.*millrace repair --accept-loss"
+            millrace.ContentLostError, match=r"since 20.*at most \d+ KiB.*millrace repair FOLDER --accept-loss"
         ):
             client.segments.append("raw/a", b"new")
         with pytest.raises(millrace.ContentLostError), client.writer("shop/orders") as writer:

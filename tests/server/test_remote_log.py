@@ -210,30 +210,35 @@ async def test_one_whose_lease_has_lapsed_takes_no_clients_until_it_is_renewed(t
 
 
 async def test_a_copy_of_the_checkpoint_lets_the_log_begin_later(tmp_path: Path) -> None:
-    """What is not needed is deleted by the next start at the latest; fences stay."""
+    """Where the copy before it needs it. What is not needed is deleted by the next start at the latest; fences stay."""
     store = MemoryObjectStore()
     first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
     await first.start()
     await first.stored(b"one")
     await first.stop()
     before = manifest_in(store)
-    assert before["log"]["from_sequence"] > 1
+    end = before["checkpoint"]["replay_from"]
+    assert (before["checkpoint_before"], before["log"]["from_sequence"]) == (None, 1)
 
     await second.start()
-    fence = (before["epoch"], before["log"]["from_sequence"])
-    await until(lambda: log_in(store) == [fence])
+    fence = (before["epoch"], end)
+    assert fence in log_in(store)
     await second.stored_more(b", two")
     await second.stop()
     after = manifest_in(store)
+    assert after["checkpoint_before"] == before["checkpoint"]
     assert after["log"] == {
         "kind": "object",
         "first_epoch": after["epoch"],
         "last_epoch": after["epoch"],
-        "from_sequence": before["log"]["from_sequence"] + 1,
+        "from_sequence": end,
+        "acknowledged": end,
     }
-    assert fence in log_in(store)
+
     await first.start()
     assert await first.content() == b"one, two"
+    # The batches of the first start are deleted, and its fence is not.
+    await until(lambda: log_in(store)[:2] == [fence, (after["epoch"], end)])
     await first.stop()
 
 

@@ -272,6 +272,7 @@ class _Start:
             OPTIONS,
             epochs=log.epochs,
             from_sequence=log.from_sequence,
+            acknowledged=log.acknowledged,
             clock=self._clock,
             owner=LogOwner(0, SERVER_ID),
             metrics=METRICS,
@@ -318,7 +319,7 @@ class _Start:
             on_durable=self._on_durable, on_failure=self.on_failure, after_sequence=checkpoint.sequence
         )
         first = self._log.durable_sequence + 1
-        self._ownership.log_began(self._log.report.epoch_ends)
+        self._ownership.log_began(self._log.report.epoch_ends, acknowledged=lambda: self._log.durable_sequence)
         self._batches, self._checkpoint = batches, checkpoint
         self._process.recovered = dict(batches)
         self._history.recovered(self._process.name, epoch=self._epoch, batches=batches, next_sequence=first)
@@ -400,7 +401,7 @@ class _Start:
         )
 
     async def _copy(self, saved: Checkpoint) -> None:
-        before = self._ownership.copy
+        before = self._ownership.copy_before
         name = f"checkpoints/{saved.sequence:08d}-{saved.epoch:08d}-{saved.replay_from:08d}"
         await self._store.create(SCOPE + name, [saved.encode()])
         if self._failed.is_set():
@@ -410,8 +411,10 @@ class _Start:
         )
         self._history.say(f"{self._process.name} epoch {self._epoch} lets {name} count")
         self._history.counted["copies"] += 1
-        self._log.recycle(saved.replay_from - 1)
-        if before is not None and before.name != name:
+        remote = self._ownership.log
+        assert remote is not None
+        self._log.recycle(remote.from_sequence - 1)
+        if before is not None and before != self._ownership.copy_before:
             await self._store.delete([SCOPE + before.name])
 
 

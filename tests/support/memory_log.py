@@ -89,6 +89,9 @@ class MemoryLog:
         assert self._report is not None
         return self._report
 
+    async def end_recovered(self) -> None:
+        """Do nothing, see `Log`."""
+
     async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
         assert self._report is not None
         self._sequence = max(self._sequence, after_sequence)

@@ -1,7 +1,7 @@
 """The right to change a container that others may take over, in memory: who claimed it last has it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millrace.server.errors import OwnerFencedError, StorageError
@@ -14,6 +14,7 @@ class Register:
 
     epoch: int = 0
     copy: CopyRecord | None = None
+    copy_before: CopyRecord | None = None
     owner: "MemoryOwnership | None" = None
     # All copies that ever counted, the oldest first.
     copies: list[CopyRecord] = field(default_factory=list)
@@ -33,18 +34,24 @@ class MemoryOwnership:
     def __init__(self, register: Register) -> None:
         self._register = register
         self.epoch = register.epoch
+        self.store = ""
         self.copy = register.copy
+        self.copy_before = register.copy_before
         self.log: RemoteLog | None = None
         self.is_stalled = False
         self.is_lapsed = False
         self.is_away = False
 
-    def log_began(self, epoch_ends: Mapping[int, int]) -> None:
+    def copy_unusable(self, name: str) -> None:
+        """Do nothing: tests that damage copies use a manifest."""
+
+    def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
         """Take notice where the log begins, see `Ownership`."""
 
     async def record_copy(self, copy: CopyRecord) -> None:
         """Let a copy count, see `Ownership`."""
         await self._check()
+        self.copy_before = self._register.copy_before = self.copy
         self.copy = self._register.copy = copy
         self._register.copies.append(copy)
 

@@ -80,15 +80,13 @@ class Checkpointer:
         self._lock = asyncio.Lock()
         self._copy_count = 0
         self._copied: CheckpointVersion | None = None
-        # The copy that counted before the newest one, None if that is not known.
-        self._counted_before: CopyRecord | None = None
         # Set when the copy that is under way is to end: each has one, as its thread may outlive the wait for it.
         self._ending = threading.Event()
         # What is being saved, in a thread: it continues if whoever waits for it is cancelled.
         self._saving: asyncio.Task[None] | None = None
         # The newest stored checkpoint, None until one was stored under this epoch.
         self.saved: SavedCheckpoint | None = None
-        # The newest copy that counts needs the log from here on: from its beginning if none was made since the start.
+        # The copies that a start may use need the log from here on; from its beginning if none was made here.
         self.copy_replay_from = 1
         self.begun_s = self.copy_begun_s = self._clock.monotonic_s()
         self._saves, self._copies = DiskWatch(self._clock), DiskWatch(self._clock)
@@ -98,6 +96,13 @@ class Checkpointer:
     def has_news(self) -> bool:
         """Whether the last checkpoint is another than the one of which this start has published a copy."""
         return self.saved is not None and self.saved.version != self._copied
+
+    @property
+    def keeps_log_from(self) -> int | None:
+        """From where on the log stays when the next copy counts; None if only that copy needs it."""
+        if self._ownership.log is None:
+            return None
+        return 1 if self._ownership.copy is None else self._ownership.copy.replay_from
 
     @property
     def is_epoch_stored(self) -> bool:
@@ -197,7 +202,9 @@ class Checkpointer:
             await asyncio.to_thread(checkpoints.remove_copy)
         await self._let_count(name, saved.version)
         self._container.state.garbage.copy_published(saved.number)
-        self.copy_replay_from = saved.version.replay_from
+        # A log in the store is kept for a start from the copy before, if the newest one is damaged then.
+        remote = self._ownership.log
+        self.copy_replay_from = saved.version.replay_from if remote is None else remote.from_sequence
         self._copied = saved.version
 
     async def _let_count(self, name: str, version: CheckpointVersion) -> None:
@@ -205,7 +212,6 @@ class Checkpointer:
         if self._container.has_failed:
             raise StorageError("the container has failed: its copies are not to count")
         sequence, container_epoch, replay_from = version
-        before = self._ownership.copy
         try:
             await self._ownership.record_copy(
                 CopyRecord(name=name, sequence=sequence, container_epoch=container_epoch, replay_from=replay_from)
@@ -213,15 +219,14 @@ class Checkpointer:
         except OwnerFencedError as error:
             self._container.fenced(error)
             raise
-        self._counted_before = before
 
     async def delete_old_copies(self) -> None:
-        """Delete the copies before the newest ones that count, after `copy`.
+        """Delete the copies that no start uses any more, after `copy`.
 
         Raises:
             StorageError: some are left; the next call deletes them.
         """
-        counted, before = self._ownership.copy, self._counted_before
+        counted, before = self._ownership.copy, self._ownership.copy_before
         if not self._ownership.is_shared:
             await delete_old_copies(self._storage)  # the names tell which they are
         elif counted is not None and before is not None:

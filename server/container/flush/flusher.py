@@ -313,10 +313,19 @@ class Flusher:
         return is_log_held(used_bytes=used_bytes, reclaimable_bytes=reclaimable_bytes, capacity_bytes=capacity_bytes)
 
     def _recycling_pays(self, replay_from: int) -> bool:
-        """Return whether recycling pays once a copy is published that needs the log from there on."""
+        """Return whether recycling pays once a copy is published that needs the log from there on.
+
+        Where the log is kept for the copy before the newest one, this copy frees what the next one counts as news. So
+        what is between the two copies is compared, and it may be half as much: the log has to hold it twice.
+        """
+        log, kept_from = self._log, self._checkpointer.keeps_log_from
+        reclaimable_bytes, capacity_bytes = log.reclaimable_bytes(replay_from - 1), log.capacity_bytes
+        if kept_from is not None:
+            reclaimable_bytes -= log.reclaimable_bytes(kept_from - 1)
+            capacity_bytes //= 2
         return recycling_pays(
-            reclaimable_bytes=self._log.reclaimable_bytes(replay_from - 1),
-            capacity_bytes=self._log.capacity_bytes,
+            reclaimable_bytes=reclaimable_bytes,
+            capacity_bytes=capacity_bytes,
             copy_size_bytes=self._checkpointer.copy_size_bytes,
         )
 

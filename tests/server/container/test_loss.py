@@ -79,7 +79,7 @@ def test_a_loss_tells_since_when() -> None:
     assert loss is not None
     assert (loss.first_sequence, loss.last_sequence) == (5, 10)
     assert "followed batch 4, since 2023-11-14T22:13:20.000+00:00, at most 1 KiB of it: wal-1.log: gone" in str(loss)
-    assert "millrace repair --accept-loss" in str(loss.error())
+    assert "millrace repair FOLDER --accept-loss" in str(loss.error())
     loss = found(batch(4, 1_700_000_000_000_000), damage(5, 8), last=9, checkpoint=6)
     assert loss is not None
     assert loss.since_us == 7

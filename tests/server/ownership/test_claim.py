@@ -522,7 +522,7 @@ async def test_a_claim_appends_its_epoch_to_the_log_in_the_store(memory: MemoryO
     one = await Process(memory, clock).start()
     ownership = await one.claim(3, has_remote_log=True)
     assert ownership.log == RemoteLog(first_epoch=3, last_epoch=3, from_sequence=1)
-    ownership.log_began({})
+    ownership.log_began({}, acknowledged=lambda: 0)
     await ownership.raise_epoch()
     assert ownership.log == RemoteLog(first_epoch=3, last_epoch=3, from_sequence=1)
     again = await one.next_process()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from millrace.server.errors import ManifestUnreadableError, ObjectExistsError, O
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore
 from millrace.server.ownership import Claimant, Lease, decode_lease, lease_key
 from millrace.server.ownership.lease import (
+    BLOCK_BYTES,
     LATE_COUNT_MAX,
     Ender,
     Watched,
@@ -68,6 +70,7 @@ LEASES = st.builds(
     started=st.just("2026-01-31T12:00:00+00:00"),
     lease_s=st.floats(1.0, 600.0),
     renewals=st.integers(0, 2**63 - 1),
+    acknowledged=st.integers(0, 2**63 - 1),
     ended_by=st.none() | st.builds(Ender, worker_id=st.uuids(), host=st.text(max_size=20), folder=st.text(max_size=20)),
 )
 
@@ -433,12 +436,55 @@ async def test_a_lease_that_was_renewed_meanwhile_is_not_ended(memory: MemoryObj
     await process.crash()
 
 
-async def test_a_lease_that_cannot_be_read_is_not_ended(memory: MemoryObjectStore, clock: ManualClock) -> None:
-    process = Process(memory, clock)
+async def test_a_damaged_lease_is_ended_and_its_owner_ends_too(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Behaviour 101: what is left of a dead server keeps nobody from taking over."""
+    process = await Process(memory, clock).start()
     key = lease_key(process.lease.worker.worker_id)
     memory.objects[key] = b"?"
-    with pytest.raises(ManifestUnreadableError, match=f"{key}: cannot be read"):
-        await end_lease(memory, owner_of(process), found=await memory.get(key), by=worker("two"))
+    assert await end_lease(memory, owner_of(process), found=await memory.get(key), by=worker("two"))
+    ended = stored(memory, process).ended_by
+    assert ended is not None
+    assert ended.host == "two"
+    await clock.advance(LEASE_S)
+    assert [type(error) for error in process.fenced] == [OwnerFencedError]
+    await process.crash()
+
+
+@given(LEASES)
+async def test_all_versions_of_a_lease_have_the_same_size(lease: Lease) -> None:
+    """Behaviour 103: a bucket that is full takes an object in the place of one that is as large."""
+    ender = Ender(worker_id=uuid.UUID(int=1), host="db2", folder="/var/lib/millrace")
+    first = replace(lease, renewals=0, acknowledged=0, ended_by=None)
+    versions = [first, replace(lease, ended_by=None), replace(lease, ended_by=ender)]
+    assert {len(encode_lease(each)) for each in versions} == {len(encode_lease(first))}
+    assert len(encode_lease(first)) % BLOCK_BYTES == 0
+
+
+async def test_a_lease_without_a_field_that_is_new_is_read(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """As of a server that was killed before this one was installed."""
+    process = await Process(memory, clock).start()
+    content = memory.objects[lease_key(process.lease.worker.worker_id)]
+    before = content.replace(b'  "acknowledged": 0,\n', b"").rstrip(b" ")
+    assert len(before) < len(content)
+    assert decode_lease(before) == decode_lease(content)
+    await process.crash()
+
+
+async def test_a_renewal_that_is_repeated_has_the_same_bytes(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Behaviour 91: what comes late of it changes nothing, also where more was acknowledged meanwhile."""
+    store = FaultyStore(memory)
+    process = await Process(store, clock).start()
+    acknowledged = 5
+    process.lease.watch_acknowledged(lambda: acknowledged)
+    store.fail("replace", Fault.LOST_ANSWER, Fault.UNAVAILABLE)
+    await clock.advance(THIRD_S)
+    assert (stored(memory, process).renewals, stored(memory, process).acknowledged) == (1, 5)
+    acknowledged = 8
+    for _ in range(6):
+        await clock.advance(THIRD_S / 2)
+    assert stored(memory, process).acknowledged == 8
+    assert process.fenced == []
+    await process.crash()
 
 
 async def test_it_lapses_before_anybody_can_find_it_silent(memory: MemoryObjectStore, clock: ManualClock) -> None:

@@ -36,10 +36,13 @@ CLAIMANTS = st.builds(
 )
 COPIES = st.builds(CopyRecord, name=TEXTS, sequence=NUMBERS, container_epoch=NUMBERS, replay_from=NUMBERS)
 LOGS = st.builds(
-    lambda first, count, sequence: RemoteLog(first_epoch=first, last_epoch=first + count - 1, from_sequence=sequence),
+    lambda first, count, sequence, acknowledged: RemoteLog(
+        first_epoch=first, last_epoch=first + count - 1, from_sequence=sequence, acknowledged=acknowledged
+    ),
     st.integers(0, 2**63 - 1 - EPOCHS_COUNT_MAX),
     st.integers(1, EPOCHS_COUNT_MAX),
     st.integers(1, 2**63 - 1),
+    NUMBERS,
 )
 MANIFESTS = st.builds(
     Manifest,
@@ -51,6 +54,7 @@ MANIFESTS = st.builds(
     claimant=CLAIMANTS,
     is_released=st.booleans(),
     checkpoint=st.none() | COPIES,
+    checkpoint_before=st.none() | COPIES,
     log=st.none() | LOGS,
 )
 ONE = Manifest(
@@ -77,6 +81,14 @@ def test_the_example_of_the_documentation_is_what_is_written() -> None:
     known = decode_manifest(example())
     assert (known.epoch, known.changes, known.owner) == (7, 41, known.claimant)
     assert encode_manifest(known) == example()
+
+
+def test_a_manifest_without_the_fields_that_are_new_is_read() -> None:
+    """As the version before wrote it."""
+    known = replace(ONE, log=RemoteLog(first_epoch=2, last_epoch=7, from_sequence=4))
+    content = json.loads(encode_manifest(known))
+    del content["checkpoint_before"], content["log"]["acknowledged"]
+    assert decode_manifest(json.dumps(content).encode()) == known
 
 
 @given(MANIFESTS)

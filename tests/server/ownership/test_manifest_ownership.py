@@ -180,22 +180,70 @@ async def test_a_container_is_released_once(
 # --- where the log begins ---
 
 
-async def test_a_copy_lets_the_log_begin_where_it_needs_it(store: FaultyStore, clock: ManualClock) -> None:
-    """Behaviour 90: in the same change, so that nothing is deleted that a copy that counts needs."""
+async def test_a_copy_lets_the_log_begin_where_the_copy_before_needs_it(store: FaultyStore, clock: ManualClock) -> None:
+    """Behaviour 90: in the same change, so that nothing is deleted that a copy that counts needs.
+
+    Behaviour 101: a start from either of both copies finds all that follows.
+    """
     one = await Process(store, clock).start()
     await one.claim(1, has_remote_log=True)
     two = await one.next_process()
     ownership = await two.claim(has_remote_log=True)
-    await ownership.record_copy(replace(COPY, replay_from=4))
+    copies = [replace(COPY, name=f"checkpoints/{each}", replay_from=each) for each in (4, 8, 9, 8, 9)]
+    await ownership.record_copy(copies[0])
+    assert stored(store).log == RemoteLog(first_epoch=1, last_epoch=2, from_sequence=1)
+    ownership.log_began({1: 9}, acknowledged=lambda: 0)
+    await ownership.record_copy(copies[1])
+    assert (stored(store).checkpoint, stored(store).checkpoint_before) == (copies[1], copies[0])
     assert stored(store).log == RemoteLog(first_epoch=1, last_epoch=2, from_sequence=4)
-    ownership.log_began({1: 9})
-    await ownership.record_copy(replace(COPY, replay_from=8))
+    await ownership.record_copy(copies[2])
     assert stored(store).log == RemoteLog(first_epoch=1, last_epoch=2, from_sequence=8)
-    await ownership.record_copy(replace(COPY, replay_from=9))
+    await ownership.record_copy(copies[3])
     assert stored(store).log == RemoteLog(first_epoch=2, last_epoch=2, from_sequence=9)
     # What may be deleted by now is not named again.
-    await ownership.record_copy(replace(COPY, replay_from=8))
+    await ownership.record_copy(copies[4])
     assert stored(store).log == RemoteLog(first_epoch=2, last_epoch=2, from_sequence=9)
+
+
+async def test_a_copy_that_a_start_could_not_use_is_not_kept_beside_the_next(
+    store: FaultyStore, clock: ManualClock
+) -> None:
+    """Behaviour 101: the copy before it, from which the start was made, stays."""
+    one = await Process(store, clock).start()
+    ownership = await one.claim(1, has_remote_log=True)
+    copies = [replace(COPY, name=f"checkpoints/{each}", replay_from=each) for each in (4, 8, 9)]
+    for each in copies[:2]:
+        await ownership.record_copy(each)
+    ownership.copy_unusable(copies[1].name)
+    await ownership.record_copy(copies[2])
+    found = stored(store)
+    assert (found.checkpoint, found.checkpoint_before) == (copies[2], copies[0])
+    assert found.log is not None
+    assert found.log.from_sequence == 4
+
+
+async def test_each_change_tells_what_was_acknowledged(store: FaultyStore, clock: ManualClock) -> None:
+    """Behaviour 101: and a claim what the lease before it told."""
+    one = await Process(store, clock).start()
+    ownership = await one.claim(1, has_remote_log=True)
+    acknowledged = 7
+    ownership.log_began({}, acknowledged=lambda: acknowledged)
+    await ownership.record_copy(COPY)
+    log = stored(store).log
+    assert log is not None
+    assert log.acknowledged == 7
+    acknowledged = 9
+    await clock.advance(LEASE_S)
+    two = await one.next_process()
+    again = await two.claim(has_remote_log=True)
+    assert again.log is not None
+    assert again.log.acknowledged == 9
+    again.log_began({}, acknowledged=lambda: 12)
+    await again.release()
+    three = await two.next_process()
+    last = await three.claim(has_remote_log=True)
+    assert last.log is not None
+    assert last.log.acknowledged == 12
 
 
 async def test_an_epoch_leaves_the_log_with_its_last_batch(store: FaultyStore, clock: ManualClock) -> None:
@@ -206,10 +254,8 @@ async def test_an_epoch_leaves_the_log_with_its_last_batch(store: FaultyStore, c
     await two.claim(has_remote_log=True)
     three = await two.next_process()
     ownership = await three.claim(has_remote_log=True)
-    ownership.log_began({1: 5, 2: 9})
-    await ownership.record_copy(replace(COPY, replay_from=4))
-    assert stored(store).log == RemoteLog(first_epoch=1, last_epoch=3, from_sequence=4)
-    await ownership.record_copy(replace(COPY, replay_from=5))
-    assert stored(store).log == RemoteLog(first_epoch=2, last_epoch=3, from_sequence=5)
-    await ownership.record_copy(replace(COPY, replay_from=20))
-    assert stored(store).log == RemoteLog(first_epoch=3, last_epoch=3, from_sequence=20)
+    ownership.log_began({1: 5, 2: 9}, acknowledged=lambda: 0)
+    expected = [(1, 1), (1, 4), (2, 5), (3, 20)]
+    for replay_from, (first_epoch, from_sequence) in zip((4, 5, 20, 21), expected, strict=True):
+        await ownership.record_copy(replace(COPY, name=f"checkpoints/{replay_from}", replay_from=replay_from))
+        assert stored(store).log == RemoteLog(first_epoch=first_epoch, last_epoch=3, from_sequence=from_sequence)

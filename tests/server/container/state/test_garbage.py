@@ -57,6 +57,18 @@ def test_where_another_server_may_take_over_what_the_log_gave_up_waits_for_a_cop
     assert taken(queue) == ["a"]
 
 
+def test_where_another_server_may_take_over_what_was_written_again_waits_for_two_copies() -> None:
+    """Behaviour 101: a start that finds the newest copy damaged uses the one before, which refers to the chunk."""
+    queue = GarbageQueue(is_shared=True)
+    queue.add(["a"], delete_after=DeleteAfter.COPY)
+    queue.checkpoint_stored(queue.checkpoint_begun())
+    assert (taken(queue), queue.waits_for_copy) == ([], True)
+    queue.copy_published(1)
+    assert (taken(queue), queue.waits_for_copy) == ([], False)
+    queue.copy_published(1)
+    assert taken(queue) == ["a"]
+
+
 def test_what_could_not_be_deleted_is_tried_again() -> None:
     queue = GarbageQueue()
     queue.add(["a", "b"], delete_after=DeleteAfter.NOW)
@@ -82,6 +94,7 @@ class Deletions(RuleBasedStateMachine):
         self.stored: tuple[int, set[str]] = (0, set())
         self.exported: tuple[int, set[str]] | None = None
         self.copied: set[str] = set()
+        self.copied_before: set[str] = set()
         self.deleted: set[str] = set()
 
     @rule(fence=st.sampled_from(DeleteAfter), is_older=st.booleans())
@@ -126,7 +139,7 @@ class Deletions(RuleBasedStateMachine):
         assert self.exported is not None
         if succeeds:
             self.queue.copy_published(self.exported[0])
-            self.copied = self.exported[1]
+            self.copied_before, self.copied = self.copied, self.exported[1]
         self.exported = None
 
     @rule(fails=st.booleans())
@@ -142,13 +155,16 @@ class Deletions(RuleBasedStateMachine):
         assert not self.deleted & (self.live | self.stored[1])
         # Who takes over has no log to give it up again.
         assert not self.deleted & (self.copied if self.is_shared else self.copied - self.log_gave_up)
+        # Who has to use the copy before the newest asks for nothing that a record gave up.
+        assert not (self.is_shared and self.deleted & (self.copied_before - self.log_gave_up))
 
     def teardown(self) -> None:
         if self.running is not None:
             self.end(False)
         self.begin()
         self.end(True)
-        self.queue.copy_published(self.stored[0])
+        for _ in range(2):
+            self.queue.copy_published(self.stored[0])
         taken(self.queue)
         assert not any(waiting(self.queue, each) for each in DeleteAfter)
 
