@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import millrace
 from millrace.client.client import Client
@@ -40,6 +40,7 @@ class Fault(Enum):
     CUT_REQUESTS = "connections cut within a request"
     CUT_REPLIES = "connections cut within a reply"
     SCALES = "all streams split and merged at once"
+    SCALES_STILL = "all streams scaled while the server stood still"
 
 
 DECK: Final = (*Fault, Fault.KILL, Fault.KILL)
@@ -86,6 +87,7 @@ class Faults:
             Fault.CUT_REQUESTS: lambda: self._cut(to_server=True),
             Fault.CUT_REPLIES: lambda: self._cut(to_server=False),
             Fault.SCALES: self._scale_all,
+            Fault.SCALES_STILL: self._scale_all_still,
         }
         await steps[fault]()
         self.counted[fault.value] += 1
@@ -122,6 +124,14 @@ class Faults:
         scales = [scale_in_a_row(self.scaling, stream, self.dice.random(), self.counted) for stream in STREAMS]
         await asyncio.gather(*scales)
 
+    async def _scale_all_still(self) -> None:
+        """Scale all streams while the server stands still: it finds commits before and after each scale at once."""
+        scales = [await drawn_scale(self.scaling, stream, self.dice) for stream in STREAMS]
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._stand_still(SHORT_S))
+            for scale in scales:
+                tasks.create_task(carry_out_scale(self.scaling, scale, self.counted))
+
 
 async def scale_in_a_row(client: Client, stream: str, seed: float, counted: Counter[str]) -> None:
     """Scale a stream some times without a pause."""
@@ -131,17 +141,33 @@ async def scale_in_a_row(client: Client, stream: str, seed: float, counted: Coun
 
 
 async def scale_once(client: Client, stream: str, dice: random.Random, counted: Counter[str]) -> None:
-    """Split or merge some of the segments of a stream, or replace them by others with the same borders."""
+    """Scale a stream."""
+    await carry_out_scale(client, await drawn_scale(client, stream, dice), counted)
+
+
+class Scale(NamedTuple):
+    """Segments of a stream that are to be replaced, and the ranges of those that replace them."""
+
+    stream: str
+    sealed: list[int]
+    ranges: list[tuple[float, float]]
+
+
+async def drawn_scale(client: Client, stream: str, dice: random.Random) -> Scale:
+    """Return a split or merge of some segments, or their replacement by others with the same borders."""
     opened = (await client.stream_info(stream)).open_segments
     first = dice.randrange(len(opened))
     chosen = opened[first : first + dice.choice([1, 1, 2, 3, len(opened)])]
     low, high = chosen[0].key_range.low, chosen[-1].key_range.high
     count = 1 if len(opened) > SEGMENTS_OPEN_MAX else dice.choice([1, 1, 2, 3])
     borders = sorted({low, high, *(dice.randrange(low + 1, high) for _ in range(count - 1))})
+    return Scale(stream, [segment.segment_id for segment in chosen], list(itertools.pairwise(borders)))
+
+
+async def carry_out_scale(client: Client, scale: Scale, counted: Counter[str]) -> None:
+    """Scale a stream, unless a commit has."""
     try:
-        await client.scale_stream(
-            stream, seal=[segment.segment_id for segment in chosen], ranges=list(itertools.pairwise(borders))
-        )
+        await client.scale_stream(scale.stream, seal=scale.sealed, ranges=scale.ranges)
         counted["scaled by hand"] += 1
     except millrace.InvalidArgumentError:
         counted["scaled by a commit first"] += 1
