@@ -70,6 +70,7 @@ class Dispatcher:
             tasks=self._tasks,
             memory=memory,
             waiting_count_max=options.parked_reads_count_max,
+            write_buffer_bytes=options.write_buffer_bytes_high,
         )
 
     @property

@@ -24,6 +24,8 @@ from .reader_memory import ReaderMemory
 from .tasks import ConnectionTasks
 
 PUSH_SIZE_BYTES_MAX: Final = 1 * MIB
+PUSH_SIZE_BYTES_MIN: Final = 64 * KIB
+"""However many subscriptions share a connection, smaller pushes are not worth their headers."""
 PUSHES_AT_ONCE_MAX: Final = 4
 """After so many, a subscription that is far from the tail lets others go first."""
 FETCHING_BYTES_MAX: Final = 4 * READ_SIZE_BYTES_MAX
@@ -40,6 +42,7 @@ class Reads:
 
     Args:
         waiting_count_max: parked reads and subscriptions together.
+        write_buffer_bytes: how much may wait to be sent before nothing more is pushed.
     """
 
     def __init__(
@@ -51,13 +54,16 @@ class Reads:
         tasks: ConnectionTasks,
         memory: ReaderMemory,
         waiting_count_max: int,
+        write_buffer_bytes: int,
     ) -> None:
         self.container = container
         self.outlet = outlet
         self._flow = flow
         self.tasks = tasks
         self._waiting_count_max = waiting_count_max
-        # By request id, reads that wait at the tail, and subscriptions wherever they are.
+        self._write_buffer_bytes = write_buffer_bytes
+        # By request id, reads that wait at the tail, and subscriptions wherever they are: the ones that were pushed
+        # longest ago are first.
         self._waiting: dict[int, ParkedRead | Subscription] = {}
         self._memory = memory
         # Reads for which there was no room, with what keeps their segments in memory.
@@ -123,10 +129,20 @@ class Reads:
             reader.cancel()
 
     def write_resumed(self) -> None:
-        """Push what was held back while the peer took too little."""
-        for reader in list(self._waiting.values()):
+        """Push what was held back while the peer took too little, a bit of each subscription in its turn."""
+        for request_id in list(self._waiting):
+            if self.outlet.is_full:
+                return  # the rest comes first the next time
+            reader = self._waiting.get(request_id)
             if isinstance(reader, Subscription):
-                reader.pump()
+                self._waiting[request_id] = self._waiting.pop(request_id)
+                reader.pump(pushes_count_max=1)
+
+    @property
+    def push_size_bytes_max(self) -> int:
+        """The most that one subscription pushes at once, so that many share what the peer takes at once."""
+        share = self._write_buffer_bytes // max(1, len(self._waiting))
+        return max(PUSH_SIZE_BYTES_MIN, min(PUSH_SIZE_BYTES_MAX, share))
 
     def refuse(self) -> None:
         """Fail those that wait: the session is draining."""
@@ -275,7 +291,7 @@ class Subscription(WaitingReader):
             self._fetching.cancel()
             self._fetching = None
 
-    def pump(self) -> None:
+    def pump(self, *, pushes_count_max: int = PUSHES_AT_ONCE_MAX) -> None:
         """Push from memory as long as there are bytes, credit and room; fetch what is not in memory.
 
         Pushes end at borders of the grid of pages, so that each is a whole page of the cache, and none is copied.
@@ -283,13 +299,14 @@ class Subscription(WaitingReader):
         account = self._reads.outlet.account
         try:
             self._segment.check_event_readable(self._offset, self._event_index)
-            for _ in range(PUSHES_AT_ONCE_MAX):
+            for _ in range(pushes_count_max):
                 if self._fetching is not None or self._reads.outlet.is_full:
                     return
                 if self._credit_bytes <= 0 and self._offset < self._segment.length:
                     self._segment.check_readable(self._offset)
                     return
-                size_max = max(1, min(self._credit_bytes, PUSH_SIZE_BYTES_MAX - self._offset % PUSH_SIZE_BYTES_MAX))
+                to_border = PUSH_SIZE_BYTES_MAX - self._offset % PUSH_SIZE_BYTES_MAX
+                size_max = max(1, min(self._credit_bytes, to_border, self._reads.push_size_bytes_max))
                 there = self._segment.length - self._offset
                 if there > 0:
                     size_max = account.grant(min(size_max, there))

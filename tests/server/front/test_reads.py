@@ -250,6 +250,37 @@ async def test_a_subscriber_that_stops_reading_costs_bounded_memory(tmp_path: Pa
             total += len(message.payload)
 
 
+@pytest.mark.both_loops
+@pytest.mark.asyncio
+async def test_subscriptions_of_one_connection_are_served_in_turns(tmp_path: Path) -> None:
+    """Behaviour 105: while the peer takes less than there is, none gets less than half of the mean."""
+    count, size = 60, 512 * KIB
+    front = FrontOptions(write_buffer_bytes_high=256 * KIB)
+    async with (
+        Server(server_options(tmp_path, front=front)) as server,
+        await Peer.connect(server.address) as writer,
+        await Peer.connect(server.address, read_ahead=64 * KIB) as reader,
+    ):
+        segment_id = await writer.create_segment("raw/a")
+        for _ in range(size // (32 * KIB)):
+            await writer.store(segment_id, bytes(32 * KIB))
+        # All at once, so that the server has them before the peer takes anything.
+        ids = [reader.next_id() for _ in range(count)]
+        await reader.send(b"".join(encode(m.Subscribe(segment_id, 0, size), request_id=each) for each in ids))
+        received = dict.fromkeys(ids, 0)
+        while sum(received.values()) < count * size // 2:
+            header, message = await reader.receive()
+            assert isinstance(message, m.Data)
+            received[header.request_id] += len(message.payload)
+        mean = sum(received.values()) / count
+        assert min(received.values()) >= mean / 2
+        while sum(received.values()) < count * size:
+            header, message = await reader.receive()
+            assert isinstance(message, m.Data)
+            received[header.request_id] += len(message.payload)
+        assert set(received.values()) == {size}
+
+
 @pytest.mark.asyncio
 async def test_a_connection_that_is_lost_leaves_no_reader(server: Server, peer: Peer) -> None:
     segment_id = await peer.create_segment("raw/a")
