@@ -49,7 +49,11 @@ from .request_memory import RequestMemory
 logger = logging.getLogger(__name__)
 
 SERVER_NAME: Final = "millrace"
-UNAUTHENTICATED: Final = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
+TOKEN_WRONG: Final = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
+TOKEN_MISSING: Final = m.ErrorReply(
+    code=ErrorCode.UNAUTHENTICATED,
+    message="the server asks for a token, and none was sent: give token=, --token-file or MILLRACE_TOKEN",
+)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -362,14 +366,16 @@ class Connection(asyncio.BufferedProtocol):
         """Read nothing more, send a refusal, at once or after a delay, and end."""
         self._flow.set(Reason.TOKEN_REFUSED, True)
         if is_slow:
-            self._refusing = asyncio.get_running_loop().call_later(WRONG_TOKEN_DELAY_S, self._send_refusal, request_id)
+            self._refusing = asyncio.get_running_loop().call_later(
+                WRONG_TOKEN_DELAY_S, self._send_refusal, request_id, TOKEN_WRONG
+            )
             self._connections.refused(self)
         else:
-            self._send_refusal(request_id)
+            self._send_refusal(request_id, TOKEN_MISSING)
 
-    def _send_refusal(self, request_id: int) -> None:
+    def _send_refusal(self, request_id: int, reply: m.ErrorReply) -> None:
         if not self._session.is_closed:
-            self._outlet.send(encode(UNAUTHENTICATED, request_id=request_id))
+            self._outlet.send(encode(reply, request_id=request_id))
             self._end()
 
     def _protocol_error(self, error: WireError) -> None:
