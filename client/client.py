@@ -27,6 +27,7 @@ from millrace.client.read.ranges import KeptBlocks, SegmentRange, ranges_between
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.client.read.segment_scan import SegmentScan
 from millrace.client.read.streams_reader import StreamsReader
+from millrace.client.streams import fetch_open_segments
 from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.outcome import ListedTransaction, TransactionOutcome
 from millrace.client.transactions.producers import ProducerInfo, producer_info, reset_producer
@@ -218,7 +219,7 @@ class Client(StreamControl, DataFrames):
             StreamNotFoundError: there is none.
             WriterFencedError, WriterExpiredError: there is no such writer, or nothing is known of it any more.
         """
-        info = await self._writes.request(m.GetStream(checked_stream_name(stream)))
+        info = await fetch_open_segments(self._writes, checked_stream_name(stream))
         request = m.ResetSequences(checked_writer_id(writer_id), info.stream_id, stored_through)
         return bool((await self._writes.request(request)).changed)
 

@@ -3,6 +3,8 @@
 `timeout_s` is that of `Channel.request`.
 """
 
+from dataclasses import replace
+
 from millrace.client.transport.channel import Channel
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.exclusive_writer import ExclusiveWriter
@@ -23,6 +25,7 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
         epoch=message.epoch,
         sealed=bool(message.sealed),
         configuration=configuration,
+        replaced_from=message.replaced_from,
         segments=tuple(
             StreamSegment(
                 segment_id=segment.segment_id,
@@ -35,7 +38,7 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
                 event_count=segment.event_count,
                 sealed=bool(segment.sealed),
             )
-            for segment in message.segments
+            for segment in sorted(message.segments, key=lambda segment: (segment.epoch, segment.segment_id))
         ),
         exclusive_writer=ExclusiveWriter(
             message.exclusive_number, message.exclusive_epoch, message.exclusive_id, message.exclusive_since_us
@@ -45,13 +48,43 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
     )
 
 
-async def fetch_stream(channel: Channel, stream: str, *, timeout_s: float | None = None) -> StreamInfo:
-    """Return what a stream is now.
+async def fetch_description(
+    channel: Channel, stream: str, *, replaced_from: int = 0, timeout_s: float | None = None
+) -> m.StreamInfo:
+    """Return what a stream is now, in as many requests as it has pages. Cancelling is safe.
+
+    Args:
+        replaced_from: leave out the segments that were replaced in earlier epochs. The cost does not depend on them.
 
     Raises:
         StreamNotFoundError: there is none.
     """
-    return stream_info(await channel.request(m.GetStream(stream), timeout_s=timeout_s))
+    while True:
+        first = page = await channel.request(m.GetStream(stream, replaced_from), timeout_s=timeout_s)
+        segments = list(first.segments)
+        while page.next_epoch:
+            request = m.GetStream(stream, page.next_epoch, page_of=first.epoch, is_next=1)
+            page = await channel.request(request, timeout_s=timeout_s)
+            segments += page.segments
+        # A stream that was truncated between two pages is fetched again: its pages do not fit each other.
+        if (page.stream_id, page.replaced_count) == (first.stream_id, first.replaced_count):
+            return first if page is first else replace(first, segments=segments, next_epoch=0)
+
+
+async def fetch_open_segments(channel: Channel, stream: str, *, timeout_s: float | None = None) -> m.StreamInfo:
+    """Return what a stream is now, with its open segments only: all that those need who write to it.
+
+    Raises:
+        StreamNotFoundError: there is none.
+    """
+    return await channel.request(m.GetStream(stream, m.NOT_REPLACED), timeout_s=timeout_s)
+
+
+async def fetch_stream(
+    channel: Channel, stream: str, *, replaced_from: int = 0, timeout_s: float | None = None
+) -> StreamInfo:
+    """Return what a stream is now. Takes and raises what `fetch_description` does."""
+    return stream_info(await fetch_description(channel, stream, replaced_from=replaced_from, timeout_s=timeout_s))
 
 
 async def fetch_history(channel: Channel, stream: str, *, timeout_s: float | None = None) -> list[Epoch]:
@@ -60,8 +93,13 @@ async def fetch_history(channel: Channel, stream: str, *, timeout_s: float | Non
     Raises:
         StreamNotFoundError: there is none.
     """
-    history = await channel.request(m.GetStreamHistory(stream), timeout_s=timeout_s)
-    return [epoch.epoch() for epoch in history.epochs]
+    epochs: list[Epoch] = []
+    while True:
+        first = epochs[-1].number + 1 if epochs else 0
+        page = await channel.request(m.GetStreamHistory(stream, first), timeout_s=timeout_s)
+        epochs += [epoch.epoch() for epoch in page.epochs]
+        if not page.more:
+            return epochs
 
 
 async def fetch_byte_stream(channel: Channel, stream: str, *, timeout_s: float | None = None) -> StreamInfo:

@@ -66,6 +66,8 @@ class StreamInfo(ShortRepr):
     Attributes:
         epoch: how often it was scaled.
         segments: all that hold something still, those replaced by others too, in the order in which they were created.
+            What `scale_stream` and `update_stream` return has the open segments only.
+        replaced_from: segments that were replaced in earlier epochs are left out; 0 where `segments` has all.
         exclusive_writer: from which alone the stream takes events; None while it takes them from all.
     """
 
@@ -77,12 +79,12 @@ class StreamInfo(ShortRepr):
     configuration: StreamConfig
     segments: tuple[StreamSegment, ...]
     exclusive_writer: ExclusiveWriter | None = None
+    replaced_from: int = 0
 
     def _repr_html_(self) -> str:
         state = "sealed" if self.sealed else "open"
-        caption = (
-            f"{self.name}: {state}, created {shown_time(self.created_us)}, scaled {self.epoch} times, "
-            f"{self.size_bytes:,} bytes"
+        caption = f"{self.name}: {state}, created {shown_time(self.created_us)}, scaled {self.epoch} times, " + (
+            "open segments" if self.replaced_from else f"{self.size_bytes:,} bytes"
         )
         rows = [
             (
@@ -109,7 +111,12 @@ class StreamInfo(ShortRepr):
         return Lineage(self.segments)
 
     def head(self) -> StreamCut:
-        """Return where the stream started then."""
+        """Return where the stream started then.
+
+        Raises:
+            InvalidArgumentError: replaced segments are left out here.
+        """
+        self._check_complete()
         return StreamCut.of(self.name, {segment.segment_id: segment.start for segment in self.lineage().head()})
 
     def tail(self) -> StreamCut:
@@ -117,7 +124,12 @@ class StreamInfo(ShortRepr):
         return StreamCut.of(self.name, {segment.segment_id: (segment.length, 0) for segment in self.lineage().tail()})
 
     def progress(self, cut: StreamCut) -> dict[int, Position]:
-        """Return how far each segment is before a cut: up to its end, its start, or its position in the cut."""
+        """Return how far each segment is before a cut: up to its end, its start, or its position in the cut.
+
+        Raises:
+            InvalidArgumentError: replaced segments are left out here.
+        """
+        self._check_complete()
         return self.lineage().progress(cut.places, start=START, end_of=lambda segment: segment.end.position)
 
     def check_order(self, start: StreamCut, end: StreamCut, *, key: str | None = None) -> None:
@@ -141,8 +153,19 @@ class StreamInfo(ShortRepr):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that can be read."""
+        """Bytes that can be read.
+
+        Raises:
+            InvalidArgumentError: replaced segments are left out here.
+        """
+        self._check_complete()
         return sum(segment.length - segment.start_offset for segment in self.segments)
+
+    def _check_complete(self) -> None:
+        if self.replaced_from:
+            raise InvalidArgumentError(
+                f"this description of {self.name} has its open segments only; `stream_info` returns all segments"
+            )
 
 
 def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable[StreamPart]) -> list[KeyRange]:

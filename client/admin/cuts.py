@@ -113,13 +113,18 @@ class Cuts:
             info.check_order(first, last, key=key)
         return first, last
 
-    async def fetch(self, stream: str) -> StreamInfo:
+    async def fetch(self, stream: str, *, replaced_from: int = 0) -> StreamInfo:
         """Return what a stream is now.
+
+        Args:
+            replaced_from: as in `fetch_description`.
 
         Raises:
             StreamNotFoundError: there is none.
         """
-        return await fetch_stream(self._writes, checked_stream_name(stream), timeout_s=self._timeout_s)
+        return await fetch_stream(
+            self._writes, checked_stream_name(stream), replaced_from=replaced_from, timeout_s=self._timeout_s
+        )
 
     async def use(self, stream: str, choices: Sequence[Place], use: Callable[[list[StreamCut]], Awaitable[R]]) -> R:
         """Return what the server answers about cuts; about HEAD, TAIL and times as they are when it does.
@@ -173,7 +178,7 @@ class CutRequest:
 
     async def tail(self) -> StreamCut:
         """Return the cut after everything that is durable now."""
-        return (await self._cuts.fetch(self._stream)).tail()
+        return (await self._cuts.fetch(self._stream, replaced_from=m.NOT_REPLACED)).tail()
 
     async def head(self) -> StreamCut:
         """Return the cut before everything that is left."""

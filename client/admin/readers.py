@@ -56,7 +56,12 @@ class Readers:
         async def resolve(info: StreamInfo) -> tuple[StreamInfo, StreamCut, StreamCut | None]:
             return info, *await self._cuts.bounds(part, info)
 
-        info, first, last = await self._cuts.search(part.stream, resolve)
+        if part.start is TAIL and part.end is None:
+            # What was replaced before is not read.
+            found = await resolve(await self._cuts.fetch(part.stream, replaced_from=m.NOT_REPLACED))
+        else:
+            found = await self._cuts.search(part.stream, resolve)
+        info, first, last = found
         return Reader(
             self._reads, info, start=first, end=last, options=options, key=part.key, is_from_head=part.start is HEAD
         )

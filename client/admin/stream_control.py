@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any, Final
 
 from millrace.client.read.cut_resolution import Distance, distance
-from millrace.client.streams import fetch_history, stream_info
+from millrace.client.streams import fetch_history, fetch_open_segments, fetch_stream, stream_info
 from millrace.client.transport.channel import Channel, ChannelState
 from millrace.model.cut import HEAD, Place, StreamCut, chosen
 from millrace.model.errors import InvalidArgumentError
@@ -82,7 +82,7 @@ class StreamControl(Handle):
             yield name
 
     async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
-        """Give a stream another configuration; return what it is then.
+        """Give a stream another configuration; return what it is then, with its open segments only.
 
         With a new `ScalingPolicy.fixed(n)` it has n open segments then: some were split, or neighbours merged, and the
         order per key holds across. A stream that was scaled by hand since stays so while only something else changes,
@@ -97,8 +97,9 @@ class StreamControl(Handle):
     async def scale_stream(
         self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]
     ) -> StreamInfo:
-        """Replace segments of a stream by new ones that cover the same keys, in one step; return what it is then.
+        """Replace segments of a stream by new ones that cover the same keys, in one step.
 
+        Return what the stream is then, with its open segments only: what was replaced before does not count.
         Writers continue in the new ones; readers read them after those that they replace. Repeating it changes nothing.
 
         Args:
@@ -110,9 +111,9 @@ class StreamControl(Handle):
             StreamNotFoundError, StreamSealedError: there is nothing to scale.
             InvalidArgumentError: the ranges do not cover exactly what the sealed segments do, or a segment is not open.
         """
-        info = await self.stream_info(name)
+        info = stream_info(await fetch_open_segments(self._writes, checked_stream_name(name)))
         sealed_ids = list(seal)
-        # Those which were deleted meanwhile are in the history only: a scale that is repeated means their borders.
+        # The others are in the history: a scale that is repeated means their borders.
         segments: list[StreamPart] = list(info.segments)
         if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
             segments += parts_of_history(await self.stream_history(name))
@@ -170,7 +171,11 @@ class StreamControl(Handle):
             StreamNotFoundError: there is none.
             TransactionPreparedError: one is prepared, which the error names; nothing is changed.
         """
-        return stream_info(await self._writes.request(m.SealStream(checked_stream_name(name), int(force))))
+        return await self._whole(await self._writes.request(m.SealStream(checked_stream_name(name), int(force))))
+
+    async def _whole(self, reply: m.StreamInfo) -> StreamInfo:
+        """Return what a reply describes, all pages of it."""
+        return await fetch_stream(self._writes, reply.name) if reply.next_epoch else stream_info(reply)
 
     async def release_stream(self, name: str) -> bool:
         """End the exclusive writer of a stream, and fence it; False if the stream has none.
@@ -180,7 +185,7 @@ class StreamControl(Handle):
         Raises:
             StreamNotFoundError: there is none.
         """
-        info = await self._writes.request(m.GetStream(checked_stream_name(name)))
+        info = await fetch_open_segments(self._writes, checked_stream_name(name))
         return bool((await self._writes.request(m.ReleaseStream(stream_id=info.stream_id))).changed)
 
     async def delete_stream(self, name: str) -> bool:
@@ -205,7 +210,7 @@ class StreamControl(Handle):
 
         async def truncate(cuts: list[StreamCut]) -> StreamInfo:
             positions = [m.SavedPosition(segment_id, *place) for segment_id, place in cuts[0].positions]
-            return stream_info(await self._writes.request(m.TruncateStream(checked_stream_name(name), positions)))
+            return await self._whole(await self._writes.request(m.TruncateStream(checked_stream_name(name), positions)))
 
         place = chosen(cut)
         if not isinstance(place, StreamCut):

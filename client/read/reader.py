@@ -94,6 +94,8 @@ class Reader(EventReader):
         self._options = options
         self.key = key
         self._lineage: Lineage[StreamPart] = Lineage(stream.segments)
+        # The epoch as of which the lineage is known.
+        self._epoch = stream.epoch
         self._sealed = stream.sealed
         # Whether it is to start at the head, and has not yet: a truncation moves the head, and the reader with it.
         self._is_at_head = is_from_head
@@ -322,15 +324,16 @@ class Reader(EventReader):
                 source.close()
             self._sources.clear()
             self._ready.clear()
-            self._lineage, self._sealed = Lineage[StreamPart](info.segments), info.sealed
+            self._lineage, self._epoch, self._sealed = Lineage[StreamPart](info.segments), info.epoch, info.sealed
             self._places = dict(error.resume_at.positions)
             self._start_sources()
             self._advance_wanted = True
             return True
         return False
 
-    async def _stream_now(self) -> StreamInfo:
-        info = await fetch_stream(self._channel, self.stream, timeout_s=self._channel.options.outage_timeout_s)
+    async def _stream_now(self, *, replaced_from: int = 0) -> StreamInfo:
+        timeout_s = self._channel.options.outage_timeout_s
+        info = await fetch_stream(self._channel, self.stream, replaced_from=replaced_from, timeout_s=timeout_s)
         if info.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
         return info
@@ -399,20 +402,26 @@ class Reader(EventReader):
         """Learn what replaced the segments that have ended."""
         # What ends while the answer is on its way is not in it: that is asked for next.
         ended = self._unreplaced()
-        info = await self._stream_now()
+        info = await self._stream_now(replaced_from=self._epoch + 1)
         # The reader may have left some of them meanwhile, and they may be deleted.
         ended = [segment_id for segment_id in ended if segment_id in self._sources]
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
-        if any(segment_id not in listed for segment_id in self._places):
+        known = self._lineage.by_id
+        if any(each not in listed and not known[each].sealed_epoch for each in self._places):
             # Truncated away after it was read: who replaced it is left in the history.
             timeout_s = self._channel.options.outage_timeout_s
             history = await fetch_history(self._channel, self.stream, timeout_s=timeout_s)
             listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed
+        else:
+            # Of what is known, only replaced segments are as they were, and only those after the position matter.
+            passed = self._lineage.before(self._places)
+            kept = {each: part for each, part in known.items() if part.sealed_epoch and each not in passed}
+            listed = kept | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:
             raise ServerFailedError(f"{self.stream}: segments {strange} have ended, and nothing has replaced them")
         self._lineage = Lineage(listed.values())
-        self._sealed = info.sealed
+        self._epoch, self._sealed = info.epoch, info.sealed
 
     def _refreshed(self, task: "asyncio.Task[None]") -> None:
         self._refreshing = None

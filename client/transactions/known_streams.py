@@ -7,6 +7,7 @@ then stores nothing.
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from millrace.client.streams import fetch_open_segments
 from millrace.client.transport.channel import Channel
 from millrace.client.write.routing import Router
 from millrace.wire import messages as m
@@ -53,7 +54,7 @@ class KnownStreams:
             StreamNotFoundError, StreamSealedError: nothing can be written to it.
             MillraceError: as `Channel.request`.
         """
-        stream = await self._channel.request(m.GetStream(name))
+        stream = await fetch_open_segments(self._channel, name)
         router = Router.of_stream(name, stream.segments)
         route = self._routes[name] = Route(stream.stream_id, stream.epoch, router)
         self._routes.move_to_end(name)

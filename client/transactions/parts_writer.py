@@ -209,7 +209,7 @@ class PartsWriter(Writer):
         if self._attempt is not current:
             self._attempt = current
             router = current.routes[self.stream].router
-            return Successors(router=router, last_numbers={}, remaining_ids=frozenset())
+            return Successors(router=router, last_numbers={})
         for part in self._targets.segments:
             if isinstance(part, Part) and part.answered_state is SenderState.REJECTED:
                 await self._announce_again(part, retry)

@@ -29,6 +29,7 @@ from millrace.client.errors import (
     TransactionPreparedError,
     TransactionUnknownError,
 )
+from millrace.client.streams import fetch_open_segments
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import may_resend
 from millrace.client.write.options import WriterOptions
@@ -192,7 +193,7 @@ class Transaction(BranchWriter):
     async def _routes_by_name(self, found: Sequence[Route]) -> dict[str, Route]:
         """Return the routes of one that was begun with its streams in an order of its own."""
         routes = {route.stream_id: route for route in found}
-        return {stream: routes[(await self._channel.request(m.GetStream(stream))).stream_id] for stream in self.streams}
+        return {stream: routes[(await fetch_open_segments(self._channel, stream)).stream_id] for stream in self.streams}
 
     # --- many processes ---
 

@@ -128,7 +128,7 @@ class Delivery:
         )
         self._apply_server_limits()
         last = opening.last_event_numbers
-        self.targets.route(opening.router, last, remaining_ids=last, start=opening.number)
+        self.targets.route(opening.router, last, start=opening.number)
         self.refusal = None
 
     def stored_below(self) -> int:
@@ -445,7 +445,7 @@ class Delivery:
         if self.refusal is not None:
             return  # they hold what no append can, and nothing moves any more
         numbers = self.targets.last_event_numbers | successors.last_numbers
-        self.targets.route(successors.router, numbers, remaining_ids=successors.remaining_ids, start=self._number)
+        self.targets.route(successors.router, numbers, start=self._number)
         for segment in replaced:
             segment.stop()
         for events in left_over(replaced):

@@ -53,7 +53,8 @@ async def open_writer(
     # Sent again after a lost connection it is the same opening.
     nonce = token_bytes(NONCE_SIZE_BYTES) if writer_id else NO_NONCE
     while True:
-        stream = await channel.request(m.GetStream(stream_name))
+        # Only a named writer can have events in segments that were replaced.
+        stream = await channel.request(m.GetStream(stream_name, 0 if writer_id else m.NOT_REPLACED))
         router = Router.of_stream(stream_name, stream.segments)
         request = m.OpenWriter(
             writer_id or "",
@@ -96,4 +97,5 @@ async def open_writer(
 def _asked(stream: m.StreamInfo, router: Router) -> list[int]:
     """Return the segments whose event numbers are asked for: all, or the open ones where all are too many."""
     everything = [segment.segment_id for segment in stream.segments]
-    return everything if len(everything) <= SEGMENTS_PER_STREAM_MAX else list(router.segment_ids)
+    is_whole = not stream.next_epoch and len(everything) <= SEGMENTS_PER_STREAM_MAX
+    return everything if is_whole else list(router.segment_ids)

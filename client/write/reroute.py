@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from millrace.client.errors import OutcomeUnknownError, SegmentNotFoundError, StreamNotFoundError
+from millrace.client.streams import fetch_open_segments
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
 from millrace.model.sequence_row import SequenceRow
@@ -38,12 +39,10 @@ class Successors:
 
     Attributes:
         last_numbers: the last event number of this writer in segments that are new to it.
-        remaining_ids: all segments that the stream still has.
     """
 
     router: Router
     last_numbers: dict[int, int]
-    remaining_ids: frozenset[int]
 
     def replaced(self, segments: Iterable[SegmentWriter]) -> list[SegmentWriter]:
         """Return those of the segments so far that are none of these."""
@@ -84,7 +83,7 @@ class Rerouter:
             OutcomeUnknownError: something may, but `retry` ended first.
             ConnectionLostError, RequestTimeoutError: the server was away until `retry` ended.
         """
-        stream = await self._channel.request(m.GetStream(self._name), timeout_s=self._timeout_s(retry))
+        stream = await fetch_open_segments(self._channel, self._name, timeout_s=self._timeout_s(retry))
         if stream.stream_id != self._stream_id:
             raise StreamNotFoundError(f"{self._name} was deleted; the one of that name now is another stream")
         router = Router.of_stream(self._name, stream.segments)
@@ -104,8 +103,7 @@ class Rerouter:
         except SegmentNotFoundError as error:  # replaced and truncated away meanwhile
             await retry.wait(OutcomeUnknownError(f"{self._name}: its segments are replaced all the time: {error}"))
             return None
-        remaining_ids = frozenset(segment.segment_id for segment in stream.segments)
-        return Successors(router=router, last_numbers=last, remaining_ids=remaining_ids)
+        return Successors(router=router, last_numbers=last)
 
     async def fetch_row(self, retry: Retry) -> SequenceRow:
         """Return what of this writer is stored in the stream: everything that was sent and is not in it never will be.

@@ -1,8 +1,9 @@
 """Where a writer sends: the open segments of its stream, with a segment writer for each."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from millrace.model.compression import Compression
+from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 
 from .accumulator import Accumulator
 from .routing import Router
@@ -26,19 +27,18 @@ class Targets:
 
     def __init__(self, compression: Compression) -> None:
         self._compression = compression
-        # The last event numbers in segments that were replaced and are still there.
+        # The last event numbers in segments that were replaced: of very many, the newest.
         self._past_numbers: dict[int, int] = {}
         self.router = Router((), ())
         self.segments: list[SegmentWriter] = []
         self.current: SegmentWriter
         self.make_segment: Callable[[int, Accumulator], SegmentWriter] = SegmentWriter
 
-    def route(self, router: Router, numbers: Mapping[int, int], *, remaining_ids: Iterable[int], start: int) -> None:
+    def route(self, router: Router, numbers: Mapping[int, int], *, start: int) -> None:
         """Send to the segments of `router` from now on.
 
         Args:
             numbers: the last event numbers of the writer.
-            remaining_ids: all segments that the stream still has.
             start: says which segment is `current` first: writers that start together do not fill the same one.
         """
         known = {segment.segment_id: segment for segment in self.segments}
@@ -51,9 +51,8 @@ class Targets:
             )
             for segment_id in router.segment_ids
         ]
-        self._past_numbers = {
-            each: numbers[each] for each in remaining_ids if numbers.get(each) and each not in router.segment_ids
-        }
+        past = [each for each in numbers if numbers[each] and each not in router.segment_ids]
+        self._past_numbers = {each: numbers[each] for each in past[-SEGMENTS_PER_STREAM_MAX:]}
         if not known or self.current not in self.segments:
             self.current = self.segments[start % len(self.segments)]
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from millrace.client.errors import RequestTimeoutError, SegmentNotFoundError
+from millrace.client.streams import fetch_description
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry
 from millrace.model.errors import InvalidArgumentError
@@ -85,7 +86,7 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
     """
     retry = channel.retry()
     while True:
-        info = await channel.request(m.GetStream(stream))
+        info = await fetch_description(channel, stream)
         segment_ids = [segment.segment_id for segment in info.segments]
         try:
             first_page = segment_ids[:SEGMENTS_PER_STREAM_MAX]

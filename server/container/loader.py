@@ -69,17 +69,23 @@ class EntityLoader:
             for cache, keys in self._state.required(required):
                 has_waited |= await self._pin(cache, keys, pins)
             # Meanwhile a scale or a commit may have given a stream other segments.
-            while has_waited and (late := self._segments_not_in(pins, required.streams)):
+            while has_waited and (late := self._segments_not_in(pins, required)):
                 await self._pin(self._state.segments, late, pins)
             return pins.transfer()
 
-    def _segments_not_in(self, pins: Pins, streams: Sequence[int | str]) -> list[int]:
+    def _segments_not_in(self, pins: Pins, required: m.Required) -> list[int]:
         """Return those segments of some pinned streams that are not among what was pinned."""
         state = self._state
         pinned = {number for cache, number in pins.held or () if cache is state.segments}
-        found = (state.streams.find(key) if isinstance(key, str) else state.streams.get(key) for key in streams)
-        named = (number for stream in found if stream is not None for number in stream.segment_ids)
-        return [number for number in named if number not in pinned]
+        late = []
+        for keys, is_open in ((required.streams, False), (required.open_streams, True)):
+            for key in keys:
+                stream = state.streams.find(key) if isinstance(key, str) else state.streams.get(key)
+                if stream is not None:
+                    late += [
+                        each for each in (stream.open_ids if is_open else stream.segment_ids) if each not in pinned
+                    ]
+        return late
 
     def is_resident(self, required: m.Required) -> bool:
         """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
@@ -88,6 +94,7 @@ class EntityLoader:
             (not required.segments or all(map(state.segments.is_resident, required.segments)))
             and (not required.writers or all(map(state.writers.is_resident, required.writers)))
             and (not required.streams or all(map(state.streams.is_resident, required.streams)))
+            and (not required.open_streams or all(map(state.streams.is_resident, required.open_streams)))
             and (not required.transactions or all(map(state.transactions.is_resident, required.transactions)))
             and (not required.producers or all(map(state.producers.is_resident, required.producers)))
         )

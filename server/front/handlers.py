@@ -8,6 +8,7 @@ order in which it was sent, together with the appends between; the reply follows
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import astuple
@@ -45,7 +46,7 @@ from .replies import segment_info
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
 EPOCH_SIZE_BYTES: Final = 18
 """Of an epoch in STREAM_HISTORY, without its cause and its lists."""
-HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES - 4
+HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES - 5
 
 Handler = Callable[[Any], Awaitable[m.Message]]
 
@@ -318,7 +319,16 @@ class Handlers:
         return self._streams.describe(stream, created=created)
 
     async def _get_stream(self, message: m.GetStream) -> m.StreamInfo:
-        return self._streams.describe(self._streams.find(message.name))
+        stream = self._streams.find(message.name)
+        segment_ids = self._streams.page_ids(stream, message)
+        # The request pins the open segments only. Of the replaced ones, no more than a page is loaded at once.
+        while segment_ids:
+            with await self.container.loader.pin(m.Required(segments=segment_ids, open_streams=[message.name])):
+                stream = self._streams.find(message.name)
+                pinned, segment_ids = set(segment_ids), self._streams.page_ids(stream, message)
+                if pinned.issuperset(segment_ids):
+                    return self._streams.describe_page(stream, message)
+        return self._streams.describe_page(stream, message)
 
     async def _get_tails(self, message: m.GetTails) -> m.StreamTails:
         # Without a wait: what is durable of one stream here, and of another, is so at one moment.
@@ -338,14 +348,18 @@ class Handlers:
         return m.StreamList([m.ListedStream(name) for name in names], int(more))
 
     async def _seal_stream(self, message: m.SealStream) -> m.StreamInfo:
-        return self._streams.describe(await self._streams.seal(message.name, force=bool(message.force)))
+        return self._described(await self._streams.seal(message.name, force=bool(message.force)))
 
     async def _truncate_stream(self, message: m.TruncateStream) -> m.StreamInfo:
         before = [self.container.segment(segment_id) for segment_id in self._streams.find(message.name).segment_ids]
         stream = await self._streams.truncate(message.name, message.positions)
         for segment in before:
             self.container.reader.forget(segment)
-        return self._streams.describe(stream)
+        return self._described(stream)
+
+    def _described(self, stream: Stream) -> m.StreamInfo:
+        """Return the first page of a stream, all of which is in memory."""
+        return self._streams.describe(stream, replaced_from=0)
 
     async def _scale_stream(self, message: m.ScaleStream) -> m.StreamInfo:
         stream = await self._streams.scale(
@@ -357,7 +371,10 @@ class Handlers:
         return self._streams.describe(await self._streams.update(message.name, configuration=message.configuration))
 
     async def _get_stream_history(self, message: m.GetStreamHistory) -> m.StreamHistory:
-        return m.StreamHistory(_newest(self._streams.find(message.name).epochs))
+        epochs = self._streams.find(message.name).epochs
+        first = bisect_left(epochs, message.first, key=lambda epoch: epoch.number)
+        page = _page_of_epochs(epochs, first)
+        return m.StreamHistory(page, more=int(first + len(page) < len(epochs)))
 
     async def _explain_stream(self, message: m.ExplainStream) -> m.Explanation:
         return m.Explanation(json.dumps(self._explain(self._streams.find(message.name))))
@@ -474,16 +491,17 @@ class Handlers:
         return self._transactions.answers.list_open(after=message.after, count_max=_page_count(message))
 
 
-def _newest(epochs: Sequence[m.EpochRecord]) -> list[m.EpochRecord]:
-    """Return the newest epochs, as many as fit a frame; in the order of time."""
-    size = 0
-    count = 0
-    for epoch in reversed(epochs):
-        size += EPOCH_SIZE_BYTES + len(epoch.cause.encode()) + 8 * len(epoch.sealed_ids) + 24 * len(epoch.created)
-        if size > HISTORY_SIZE_BYTES_MAX:
+def _page_of_epochs(epochs: Sequence[m.EpochRecord], first: int) -> list[m.EpochRecord]:
+    """Return epochs from a place on, as many as fit a frame, at least one if there is one."""
+    size_bytes = 0
+    page: list[m.EpochRecord] = []
+    for place in range(first, len(epochs)):
+        epoch = epochs[place]
+        size_bytes += EPOCH_SIZE_BYTES + len(epoch.cause.encode()) + 8 * len(epoch.sealed_ids) + 24 * len(epoch.created)
+        if page and size_bytes > HISTORY_SIZE_BYTES_MAX:
             break
-        count += 1
-    return list(epochs[len(epochs) - count :])
+        page.append(epoch)
+    return page
 
 
 def _page_count(message: m.ListSegments | m.ListStreams | m.ListTransactions) -> int:

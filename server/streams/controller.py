@@ -11,6 +11,7 @@ from typing import Final
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.key_range import KeyRange, covers_once, equal_ranges
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.names import checked_name
 from millrace.model.policy import ScalingKind, StreamConfig
 from millrace.model.position import START, Position
@@ -47,8 +48,10 @@ _NOBODY: Final = ExclusiveWriter(number=0, epoch=0, writer_id="", since_us=0)
 CONFIGURATION_SIZE_BYTES_MAX: Final = 16 * KIB
 TAILS_COUNT_MAX: Final = 1000
 """Streams whose tails are told in one reply, which must fit one frame, as must `POSITIONS_PER_STREAM_COUNT_MAX`."""
-PARTS_PER_STREAM_COUNT_MAX: Final = 4 * SEGMENTS_PER_STREAM_MAX
-"""Segments that can be read: the description of a stream must fit one frame."""
+PAGE_COUNT: Final = SEGMENTS_PER_STREAM_MAX
+"""Replaced segments in a reply, unless more were replaced in one epoch: with all open ones, they must fit one frame."""
+PARTS_PER_STREAM_COUNT_MAX: Final = 64 * SEGMENTS_PER_STREAM_MAX
+"""Segments that can be read: one record of a truncation names them all."""
 
 
 class StreamController:
@@ -69,39 +72,82 @@ class StreamController:
             raise self._container.absent(StreamNotFoundError("there is no such stream", subject=name))
         return stream
 
-    def describe(self, stream: Stream, *, created: bool = False) -> m.StreamInfo:
-        """Return what is known of a stream and its segments, as a message."""
-        segments = []
-        for part in stream.parts:
-            segment = self._container.segment(part.segment_id)
-            segments.append(
-                m.StreamSegment(
-                    part.segment_id,
-                    part.key_range.low,
-                    part.key_range.last,
-                    part.epoch,
-                    part.sealed_epoch,
-                    segment.start_offset,
-                    segment.length,
-                    segment.event_count,
-                    int(segment.sealed),
-                    segment.start_index,
-                )
-            )
+    def describe(
+        self,
+        stream: Stream,
+        *,
+        created: bool = False,
+        replaced_from: int = m.NOT_REPLACED,
+        page_of: int = 0,
+        is_next: bool = False,
+    ) -> m.StreamInfo:
+        """Return what is known of a stream and its segments, as a message.
+
+        Args:
+            replaced_from, page_of, is_next: as in GET_STREAM. Without them: the open segments only.
+        """
+        last = page_of if is_next else stream.epoch
+        page, next_epoch = self._page(stream, first=replaced_from, last=last)
         exclusive = self._state.exclusive_writers.durable.get(stream.stream_id) or _NOBODY
         return m.StreamInfo(
             created=int(created),
             stream_id=stream.stream_id,
             created_us=stream.created_us,
-            epoch=stream.epoch,
+            epoch=last,
             sealed=int(stream.sealed),
             name=stream.name,
             configuration=stream.configuration,
-            segments=segments,
+            segments=[self._described(part) for part in (*(() if is_next else stream.open_parts), *page)],
             exclusive_number=exclusive.number,
             exclusive_epoch=exclusive.epoch,
             exclusive_id=exclusive.writer_id,
             exclusive_since_us=exclusive.since_us,
+            replaced_from=replaced_from,
+            next_epoch=next_epoch,
+            replaced_count=stream.replaced_count(last),
+        )
+
+    def describe_page(self, stream: Stream, message: m.GetStream) -> m.StreamInfo:
+        """Return the page of a stream that is asked for."""
+        return self.describe(
+            stream,
+            replaced_from=message.replaced_from,
+            page_of=message.page_of,
+            is_next=bool(message.is_next),
+        )
+
+    def page_ids(self, stream: Stream, message: m.GetStream) -> list[int]:
+        """Return the ids of the replaced segments that the answer to a request has."""
+        page, _ = self._page(
+            stream, first=message.replaced_from, last=message.page_of if message.is_next else stream.epoch
+        )
+        return [part.segment_id for part in page]
+
+    def _page(self, stream: Stream, *, first: int, last: int) -> tuple[list[StreamPart], int]:
+        """Return the segments of a page that were replaced, and in which epoch the next page begins, 0 for none.
+
+        All segments that were replaced together are on one page.
+        """
+        found = stream.replaced_parts(first, last) if first <= last else []
+        if len(found) <= PAGE_COUNT:
+            return found, 0
+        end = found[PAGE_COUNT - 1].sealed_epoch
+        page = [part for part in found[: PAGE_COUNT + SEGMENTS_PER_STREAM_MAX] if part.sealed_epoch <= end]
+        return page, 0 if len(page) == len(found) else end + 1
+
+    def _described(self, part: StreamPart) -> m.StreamSegment:
+        segment = self._container.segment(part.segment_id)
+        return m.StreamSegment(
+            part.segment_id,
+            part.key_range.low,
+            part.key_range.last,
+            part.epoch,
+            part.sealed_epoch,
+            segment.start_offset,
+            segment.length,
+            segment.event_count,
+            int(segment.sealed),
+            segment.start_index,
         )
 
     def tails(self, names: Sequence[str]) -> list[m.StreamTail]:
@@ -347,7 +393,8 @@ class StreamController:
         positions = await check_borders(self._container, positions)
         # Checked again: much may have happened meanwhile.
         stream = self.find(name)
-        lineage = check_cut(self._container, stream, positions)
+        check_cut(self._container, stream, positions)
+        lineage = Lineage(stream.parts)
 
         def end_of(segment_id: int) -> Position:
             return Position(self._container.segment(segment_id).length, 0)
@@ -383,10 +430,16 @@ class StreamController:
 
     def _was_done(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord]) -> bool:
         """Return whether an epoch of the stream replaced just these segments by just these ranges."""
+        parts = [stream.part(segment_id) for segment_id in sealed_ids]
+        if any(part is not None and not part.sealed_epoch for part in parts):
+            return False
+        # Where it was truncated since, only the history has the epoch.
+        known = {part.sealed_epoch for part in parts if part is not None}
+        epochs = [epoch for number in known if (epoch := stream.epoch_record(number))] if known else stream.epochs[1:]
         wanted = (sorted(sealed_ids), sorted((low, last) for low, last in ranges))
         return any(
             (sorted(epoch.sealed_ids), sorted((low, last) for _, low, last in epoch.created)) == wanted
-            for epoch in stream.epochs[1:]
+            for epoch in epochs
         )
 
     def _check_scale(self, stream: Stream, sealed_ids: Sequence[int], ranges: Sequence[m.KeyRangeRecord]) -> None:
@@ -407,10 +460,10 @@ class StreamController:
             )
         if len(others) + len(ranges) > SEGMENTS_PER_STREAM_MAX:
             raise InvalidArgumentError(f"a stream has at most {SEGMENTS_PER_STREAM_MAX} segments", subject=stream.name)
-        if len(stream.parts) + len(ranges) > PARTS_PER_STREAM_COUNT_MAX:
+        if stream.part_count + len(ranges) > PARTS_PER_STREAM_COUNT_MAX:
             raise InvalidArgumentError(
-                f"a stream has at most {PARTS_PER_STREAM_COUNT_MAX} segments, those included that were replaced and"
-                " still hold something; truncate it first",
+                f"the stream has {stream.part_count} segments that are open or were replaced and not truncated; with"
+                f" {len(ranges)} more it would have over {PARTS_PER_STREAM_COUNT_MAX}. Truncate it first",
                 subject=stream.name,
             )
 

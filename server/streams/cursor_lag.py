@@ -129,10 +129,14 @@ class CursorLags:
 
     def _lag(self, stream: Stream, cut: m.SavedCut) -> CursorLag:
         positions = {segment_id: offset for segment_id, offset, _ in cut.positions}
-        lineage = Lineage(stream.history())
+        if all(stream.part(segment_id) is not None for segment_id in positions):
+            parts = stream.parts_around(positions)
+            lineage = Lineage(parts)
+        else:  # truncated away
+            parts, lineage = stream.parts, Lineage(stream.history())
         passed = lineage.before(segment_id for segment_id in positions if segment_id in lineage.by_id)
         size_bytes, oldest_us = 0, 0
-        for part in stream.parts:
+        for part in parts:
             segment = self._state.segments.get(part.segment_id)
             if segment is None or part.segment_id in passed:
                 continue

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millrace.model.errors import CutInvalidError as NoCutError
-from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.lineage import Lineage
 from millrace.model.position import Position
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream
@@ -27,8 +27,8 @@ POSITIONS_PER_STREAM_COUNT_MAX: Final = 32 * KIB
 """Positions of all saved cuts of a stream: a list of the cuts must fit one frame."""
 
 
-def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m.SavedPosition]) -> Lineage[StreamPart]:
-    """Return the lineage of a stream that a cut fits.
+def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m.SavedPosition]) -> None:
+    """Check that a cut fits a stream.
 
     Raises:
         CutInvalidError: it does not cover the key space exactly once.
@@ -48,12 +48,11 @@ def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m
                 start_offset=segment.start_offset,
                 length=segment.length,
             )
-    lineage = Lineage(stream.parts)
+    segment_ids = [position.segment_id for position in positions]
     try:
-        lineage.check_cut(position.segment_id for position in positions)
+        Lineage(stream.parts_around(segment_ids)).check_cut(segment_ids)
     except NoCutError as error:
         raise CutInvalidError(str(error), subject=stream.name) from None
-    return lineage
 
 
 def check_retained(container: SegmentContainer, stream: Stream, positions: Sequence[m.SavedPosition]) -> None:

@@ -183,7 +183,7 @@ class ExclusiveControl:
         tail = {part.segment_id: Position(self._end_of(part.segment_id), 0) for part in stream.open_parts}
         wanted = {segment_id: Position(offset, index) for segment_id, offset, index in expected}
         reached = dict(wanted)
-        lineage = Lineage(stream.parts)
+        lineage = Lineage(stream.parts_around(wanted))
         if reached.keys() <= lineage.by_id.keys():
             lineage.advance(
                 reached, lambda segment_id: reached[segment_id] == (self._end_of(segment_id), 0), start=START

@@ -93,7 +93,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.Interval(65536, (1 << 38) - 1),
     m.Index([m.IndexEntry(0, 0, 1), m.IndexEntry(65536, 655, 1_700_000_000_000_001)]),
     m.CreateStream("shop/orders", 4, '{"scaling": "fixed"}', [m.CursorName("billing"), m.CursorName("größe")]),
-    m.GetStream("shop/orders"),
+    m.GetStream("shop/orders", 3, 7, 1),
     m.StreamInfo(
         created=1,
         stream_id=31,
@@ -110,6 +110,9 @@ _MESSAGES: Final[list[m.Message]] = [
         exclusive_epoch=5,
         exclusive_id="till-7",
         exclusive_since_us=1_700_000_000_000_015,
+        replaced_from=3,
+        next_epoch=8,
+        replaced_count=9,
     ),
     m.ListStreams("shop/", "", 1000, "winter"),
     m.StreamList([m.ListedStream("shop/orders"), m.ListedStream("shop/returns")], 0),
@@ -117,7 +120,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.TruncateStream("shop/orders", [m.SavedPosition(32, 7, 2), m.SavedPosition(33, 1 << 38)]),
     m.DeleteStream("shop/orders"),
     m.ScaleStream("shop/orders", [32], [m.KeyRangeRecord(0, (1 << 62) - 1), m.KeyRangeRecord(1 << 62, (1 << 63) - 1)]),
-    m.GetStreamHistory("shop/orders"),
+    m.GetStreamHistory("shop/orders", 12),
     m.StreamHistory(
         [
             m.EpochRecord(0, 1_700_000_000_000_006, "created", [], [m.SegmentRangeRecord(32, 0, (1 << 64) - 1)]),
@@ -128,7 +131,8 @@ _MESSAGES: Final[list[m.Message]] = [
                 [32],
                 [m.SegmentRangeRecord(33, 0, 1 << 63), m.SegmentRangeRecord(34, (1 << 63) + 1, (1 << 64) - 1)],
             ),
-        ]
+        ],
+        1,
     ),
     m.UpdateStream("shop/orders", '{"retention": null}'),
     m.ExplainStream("shop/orders"),

@@ -65,6 +65,7 @@ class Entity(Enum):
     SEGMENT = "segments"
     WRITER = "writers"
     STREAM = "streams"
+    OPEN_STREAM = "open_streams"
     TRANSACTION = "transactions"
     PRODUCER = "producers"
 
@@ -75,6 +76,8 @@ WriterNumber = Annotated[int, c.Int64ul, Entity.WRITER]
 WriterId = Annotated[str, _TEXT, Entity.WRITER]
 StreamId = Annotated[int, c.Int64ul, Entity.STREAM]
 StreamName = Annotated[str, _TEXT, Entity.STREAM]
+OpenStreamId = Annotated[int, c.Int64ul, Entity.OPEN_STREAM]
+OpenStreamName = Annotated[str, _TEXT, Entity.OPEN_STREAM]
 TransactionNumber = Annotated[int, c.Int64ul, Entity.TRANSACTION]
 TransactionName = Annotated[str, _TEXT, Entity.TRANSACTION]
 ProducerNumber = Annotated[int, c.Int64ul, Entity.PRODUCER]
@@ -288,13 +291,18 @@ def _is_structure(item: Any) -> bool:
 
 
 class Required(NamedTuple):
-    """What a message names, by number or by name. With a stream its segments are meant too."""
+    """What a message names, by number or by name. With a stream its segments are meant too.
+
+    Attributes:
+        open_streams: streams of which only the open segments are meant, however many were replaced.
+    """
 
     segments: Sequence[int | str] = ()
     writers: Sequence[int | str] = ()
     streams: Sequence[int | str] = ()
     transactions: Sequence[int | str] = ()
     producers: Sequence[int | str] = ()
+    open_streams: Sequence[int | str] = ()
 
 
 def required_entities(message: Message) -> Required:

@@ -14,6 +14,7 @@ from .declaration import (
     Bytes16,
     List16,
     List32,
+    OpenStreamId,
     ProducerNumber,
     Record,
     SegmentId,
@@ -174,7 +175,7 @@ class StreamCreated(Record):
 class StreamScaled(Record):
     """An epoch of a stream begins; segments are sealed, their successors exist."""
 
-    stream_id: StreamId
+    stream_id: OpenStreamId
     epoch: U32  # the one that begins
     scaled_us: I64
     cause: Text
@@ -186,7 +187,7 @@ class StreamScaled(Record):
 class StreamUpdated(Record):
     """A stream has another configuration."""
 
-    stream_id: StreamId
+    stream_id: OpenStreamId
     configuration: Text
 
 

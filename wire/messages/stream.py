@@ -2,7 +2,7 @@
 
 from dataclasses import field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import Epoch
@@ -16,6 +16,7 @@ from .declaration import (
     List16,
     List32,
     LongText,
+    OpenStreamName,
     Query,
     Request,
     StreamName,
@@ -43,9 +44,16 @@ class StreamSegment(NamedTuple):
     start_index: U32 = 0
 
 
+NOT_REPLACED: Final = (1 << 32) - 1
+"""In place of an epoch: no segment that was replaced is listed."""
+
+
 @message(50, kw_only=True)
 class StreamInfo(FromServer):
-    """A stream and its segments as they are now."""
+    """A stream and its segments as they are now, or a page of these.
+
+    Open segments come first, then replaced ones in the order in which they were replaced.
+    """
 
     created: U8  # 1: by this request
     stream_id: U64
@@ -59,6 +67,9 @@ class StreamInfo(FromServer):
     exclusive_epoch: U32 = 0
     exclusive_id: Text = ""
     exclusive_since_us: I64 = 0
+    replaced_from: U32 = 0  # segments that were replaced in earlier epochs are left out
+    next_epoch: U32 = 0  # segments replaced from this epoch on are on the next page; 0: on none
+    replaced_count: U32 = 0  # segments that were replaced up to the epoch of the first page and are not deleted
 
 
 class CursorName(NamedTuple):
@@ -79,9 +90,12 @@ class CreateStream(Request[StreamInfo]):
 
 @message(49)
 class GetStream(Query[StreamInfo]):
-    """Ask for a stream."""
+    """Ask for a stream, or for the next page of its segments."""
 
-    name: StreamName
+    name: OpenStreamName
+    replaced_from: U32 = 0  # leave out the segments that were replaced in earlier epochs
+    page_of: U32 = 0  # of a further page: the epoch of the first page, so that all show one moment; 0: the first page
+    is_next: U8 = 0  # 1: a further page, which has no open segments
 
 
 class ListedStream(NamedTuple):
@@ -155,9 +169,9 @@ class KeyRangeRecord(NamedTuple):
 
 @message(56)
 class ScaleStream(Request[StreamInfo]):
-    """Replace segments of a stream by new ones that cover the same keys."""
+    """Replace segments of a stream by new ones that cover the same keys. The reply has the open segments only."""
 
-    name: StreamName
+    name: OpenStreamName
     sealed_ids: List16[U64]
     ranges: List16[KeyRangeRecord]
 
@@ -192,23 +206,25 @@ class EpochRecord(NamedTuple):
 
 @message(58)
 class StreamHistory(FromServer):
-    """The epochs of a stream, the oldest one first; of very many, the newest, as many as fit a frame."""
+    """A page of the epochs of a stream, the oldest one first; `more` says that further ones follow."""
 
     epochs: List32[EpochRecord]
+    more: U8 = 0
 
 
 @message(57)
 class GetStreamHistory(Query[StreamHistory]):
     """Ask for the epochs of a stream."""
 
-    name: StreamName
+    name: OpenStreamName
+    first: U32 = 0  # the number of the first one wanted
 
 
 @message(59)
 class UpdateStream(Request[StreamInfo]):
-    """Give a stream another configuration."""
+    """Give a stream another configuration. The reply has the open segments only."""
 
-    name: StreamName
+    name: OpenStreamName
     configuration: Text
 
 
@@ -301,7 +317,7 @@ class StreamTails(FromServer):
 class NamedStream(NamedTuple):
     """A stream that is meant."""
 
-    name: StreamName
+    name: OpenStreamName
 
 
 @message(67)

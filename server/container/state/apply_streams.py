@@ -110,15 +110,14 @@ def _move_start(batch: CurrentBatch, stream_id: int, positions: Sequence[m.Saved
         state.moved_cursors.add(stream_id)  # what is truncated is not unread any more
     # What is wholly before the cut is deleted; a reader at its end continues with the successors. The members of the
     # cut stay, also those at their end: so HEAD is the cut itself, which covers every key once.
-    named = {position.segment_id for position in positions}
-    members = [part for part in stream.parts if part.segment_id in named]
+    members = [part for position in positions if (part := stream.part(position.segment_id)) is not None]
     # The newest first: with thousands of members, each finds its successor there without visiting all of them.
     successors = sorted((part for part in members if part.epoch), key=lambda part: -part.epoch)
     deleted = {
         part.segment_id for part in members if part.sealed_epoch and any(part.precedes(other) for other in successors)
     }
     if deleted:
-        stream.parts = [part for part in stream.parts if part.segment_id not in deleted]
+        stream.drop_parts(deleted)
         state.delete_segments(deleted)
         state.streams.changed(stream)
 

@@ -184,12 +184,13 @@ class ContainerState:
             yield self.transactions, required.transactions
         if required.producers:
             yield self.producers, required.producers
-        if required.streams:
-            yield self.streams, required.streams
-        for key in required.streams:
-            stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
-            if stream is not None:
-                yield self.segments, stream.segment_ids
+        for keys, is_open in ((required.streams, False), (required.open_streams, True)):
+            if keys:
+                yield self.streams, keys
+            for key in keys:
+                stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
+                if stream is not None:
+                    yield self.segments, stream.open_ids if is_open else stream.segment_ids
 
     def admitted_segment(self, segment_id: int) -> Segment | None:
         """Return a segment, also one whose creation is queued; None if there is none. Blocks if it must be loaded."""

@@ -4,6 +4,8 @@ At any time the open segments of a stream partition the key space. Scaling repla
 a new epoch; which segment precedes which is told by `millrace.model.lineage`.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,16 +24,15 @@ CUT_POSITION_SIZE_BYTES: Final = 200
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Stream:
-    """A stream; `parts` holds every segment that still has something to read, in the order of creation.
+    """A stream and its parts: every segment that still has something to read.
 
-    The list of its parts is replaced when they change, and never changed itself.
+    What a scaling does to it costs what it replaces and creates, whatever the number of older parts.
     """
 
     stream_id: int
     name: str
     configuration: str
     created_us: int
-    parts: list[StreamPart] = field(default_factory=list)
     epoch: int = 0
     epochs: list[m.EpochRecord] = field(default_factory=list)
     # By kind and name.
@@ -39,11 +40,18 @@ class Stream:
     sealed: bool = False
     # Admitted: the epoch after the commits that are queued.
     admitted_epoch: int = field(init=False)
-    # Those of `_parts_seen` that are open: every commit asks for them several times.
-    _open_parts: tuple[StreamPart, ...] = field(default=(), init=False, repr=False)
-    _parts_seen: list[StreamPart] | None = field(default=None, init=False, repr=False)
+    # All parts by id, in the order of creation; the ids of those that nothing has replaced.
+    _parts: dict[int, StreamPart] = field(default_factory=dict, init=False, repr=False)
+    _open_ids: dict[int, None] = field(default_factory=dict, init=False, repr=False)
+    # The ids of the other parts and the epochs that replaced them, in the order of these epochs.
+    _replaced_ids: list[int] = field(default_factory=list, init=False, repr=False)
+    _replaced_in: list[int] = field(default_factory=list, init=False, repr=False)
+    # The open parts in the order of their keys, None until they are asked for: every commit does it several times.
+    _open_parts: tuple[StreamPart, ...] | None = field(default=None, init=False, repr=False)
     # The same in the form in which transactions have them; None until one begins.
     _routes: m.TransactionStream | None = field(default=None, init=False, repr=False)
+    # The segments that the first epochs name, and the number of these epochs: epochs are only added.
+    _counted: tuple[int, int] = field(default=(0, 0), init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
@@ -56,30 +64,70 @@ class Stream:
     @property
     def memory_bytes(self) -> int:
         """About how much memory this takes, without its segments."""
+        known, segment_count = self._counted
+        segment_count += sum(len(epoch.sealed_ids) + len(epoch.created) for epoch in self.epochs[known:])
+        self._counted = len(self.epochs), segment_count
         return (
             STREAM_SIZE_BYTES
             + len(self.configuration)
-            + PART_SIZE_BYTES * len(self.parts)
+            + PART_SIZE_BYTES * len(self._parts)
             + EPOCH_SIZE_BYTES * len(self.epochs)
-            + EPOCH_SEGMENT_SIZE_BYTES * sum(len(epoch.sealed_ids) + len(epoch.created) for epoch in self.epochs)
+            + EPOCH_SEGMENT_SIZE_BYTES * segment_count
             + CUT_SIZE_BYTES * len(self.cuts)
             + CUT_POSITION_SIZE_BYTES * sum(len(cut.positions) for cut in self.cuts.values())
         )
 
     @property
+    def parts(self) -> list[StreamPart]:
+        """All parts, in the order of creation."""
+        return list(self._parts.values())
+
+    @parts.setter
+    def parts(self, parts: Iterable[StreamPart]) -> None:
+        self._parts = {part.segment_id: part for part in parts}
+        self._arrange()
+
+    @property
+    def part_count(self) -> int:
+        """The number of parts."""
+        return len(self._parts)
+
+    @property
     def segment_ids(self) -> list[int]:
         """The ids of all parts."""
-        return [part.segment_id for part in self.parts]
+        return list(self._parts)
+
+    @property
+    def open_ids(self) -> list[int]:
+        """The ids of the parts that nothing has replaced."""
+        return list(self._open_ids)
 
     @property
     def open_parts(self) -> tuple[StreamPart, ...]:
         """The parts of the current epoch, in the order of their keys."""
-        if self._parts_seen is not self.parts:
-            self._parts_seen, self._routes = self.parts, None
-            self._open_parts = tuple(
-                sorted((part for part in self.parts if not part.sealed_epoch), key=lambda part: part.key_range.low)
-            )
+        if self._open_parts is None:
+            found = (self._parts[segment_id] for segment_id in self._open_ids)
+            self._open_parts = tuple(sorted(found, key=lambda part: part.key_range.low))
         return self._open_parts
+
+    def replaced_parts(self, first: int, last: int | None = None) -> list[StreamPart]:
+        """Return the parts that were replaced from one epoch on up to another, in the order of these epochs."""
+        end = None if last is None else bisect_right(self._replaced_in, last)
+        return [self._parts[each] for each in self._replaced_ids[bisect_left(self._replaced_in, first) : end]]
+
+    def replaced_count(self, last: int) -> int:
+        """Return how many parts were replaced up to an epoch."""
+        return bisect_right(self._replaced_in, last)
+
+    def parts_around(self, segment_ids: Iterable[int]) -> list[StreamPart]:
+        """Return parts among which are those of a cut, all after them, and all that can be on both sides of it.
+
+        A part that was replaced before every part of the cut precedes those with which it shares keys. So the others
+        are enough to check the cut, and to continue after it.
+        """
+        members = [self._parts[segment_id] for segment_id in segment_ids if segment_id in self._parts]
+        first = min((part.sealed_epoch for part in members if part.sealed_epoch), default=self.epoch + 1)
+        return [*self.replaced_parts(first), *self.open_parts]
 
     @property
     def routes(self) -> m.TransactionStream:
@@ -92,21 +140,46 @@ class Stream:
 
     def part(self, segment_id: int) -> StreamPart | None:
         """Return the part of a segment, None if it has none (any more)."""
-        return next((part for part in self.parts if part.segment_id == segment_id), None)
+        return self._parts.get(segment_id)
+
+    def epoch_record(self, number: int) -> m.EpochRecord | None:
+        """Return the record of an epoch, None if damage has taken it."""
+        place = bisect_left(self.epochs, number, key=lambda epoch: epoch.number)
+        return self.epochs[place] if place < len(self.epochs) and self.epochs[place].number == number else None
 
     def history(self) -> list[StreamPart]:
         """Return every segment that the stream ever had."""
         return parts_of_history(epoch.epoch() for epoch in self.epochs)
 
+    def drop_parts(self, segment_ids: Iterable[int]) -> None:
+        """Forget parts that have nothing to read any more."""
+        for segment_id in segment_ids:
+            del self._parts[segment_id]
+        self._arrange()
+
     def begin_epoch(self, record: m.EpochRecord) -> None:
         """Replace parts by their successors."""
-        sealed = set(record.sealed_ids)
-        kept = [replace(part, sealed_epoch=record.number) if part.segment_id in sealed else part for part in self.parts]
-        created = [
-            StreamPart(segment_id=segment_id, key_range=KeyRange.inclusive(low, last), epoch=record.number)
-            for segment_id, low, last in record.created
-        ]
-        self.parts = kept + created
+        for segment_id in record.sealed_ids:
+            if segment_id in self._open_ids:
+                del self._open_ids[segment_id]
+                self._parts[segment_id] = replace(self._parts[segment_id], sealed_epoch=record.number)
+                self._replaced_ids.append(segment_id)
+                self._replaced_in.append(record.number)
+        for segment_id, low, last in record.created:
+            self._parts[segment_id] = StreamPart(
+                segment_id=segment_id, key_range=KeyRange.inclusive(low, last), epoch=record.number
+            )
+            self._open_ids[segment_id] = None
+        self._open_parts = self._routes = None
         self.epoch = record.number
         self.admitted_epoch = max(self.admitted_epoch, record.number)
         self.epochs.append(record)
+
+    def _arrange(self) -> None:
+        """Find the open and the replaced ones among the parts."""
+        parts = self._parts.values()
+        self._open_ids = {part.segment_id: None for part in parts if not part.sealed_epoch}
+        replaced = sorted((part for part in parts if part.sealed_epoch), key=lambda part: part.sealed_epoch)
+        self._replaced_ids = [part.segment_id for part in replaced]
+        self._replaced_in = [part.sealed_epoch for part in replaced]
+        self._open_parts = self._routes = None

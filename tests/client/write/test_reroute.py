@@ -105,7 +105,6 @@ async def test_what_is_found_names_successors_and_what_the_writer_has_in_them() 
     assert found is not None
     assert list(found.router.segment_ids) == successors
     assert found.last_numbers == {successors[0]: 0, successors[1]: 5}
-    assert found.remaining_ids == {1, *successors}
     await channel.close()
 
 

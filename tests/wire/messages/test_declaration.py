@@ -200,7 +200,7 @@ def values_of_field(request: m.Message, name: str) -> Any:
 
 def test_what_the_items_of_a_list_name_is_required() -> None:
     request = m.GetTails([m.NamedStream("a/b"), m.NamedStream("a/c")])
-    assert m.required_entities(request) == Required(streams=("a/b", "a/c"))
+    assert m.required_entities(request) == Required(open_streams=("a/b", "a/c"))
 
 
 @given(st.data())

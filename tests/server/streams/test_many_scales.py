@@ -1,0 +1,87 @@
+"""The cost of a scaling does not grow with what was scaled before; counted, not timed. Behaviour 106."""
+
+import pytest
+
+from millrace.server.container.entity_cache import Pins
+from millrace.server.container.state.stream import Stream
+from millrace.server.streams import controller as controller_module
+from millrace.wire import messages as m
+from millrace.wire.framing import encode
+from tests.server.streams.containers import Streams
+
+pytestmark = pytest.mark.asyncio
+
+WHOLE = [m.KeyRangeRecord(0, 2**64 - 1)]
+HALVES = [m.KeyRangeRecord(0, 2**63 - 1), m.KeyRangeRecord(2**63, 2**64 - 1)]
+SCALES_COUNT = 300
+
+
+async def scale(streams: Streams, *, is_written: bool = True) -> Stream:
+    """Split the stream, or merge it if it was split; write to each segment first, so that none is dropped."""
+    stream = streams.controller.find("a/b")
+    opened = stream.open_ids
+    if is_written:
+        for segment_id in opened:
+            await streams.append(segment_id, bytes(10))
+    ranges = HALVES if len(opened) == 1 else WHOLE
+    return await streams.controller.scale("a/b", sealed_ids=opened, ranges=ranges, cause="for a test")
+
+
+def touched(streams: Streams, message: m.Message) -> int:
+    """Return how many segments and streams are held in memory for a request or a record."""
+    with Pins() as pins:
+        streams.opened.container.state.pin_required(m.required_entities(message), into=pins)
+        return len(pins)
+
+
+def costs(streams: Streams, stream: Stream) -> dict[str, int]:
+    """Return what a scaling of the stream needs, and what its readers and writers get from the server afterwards."""
+    opened = stream.open_ids
+    later = m.StreamScaled(
+        stream_id=stream.stream_id, epoch=stream.epoch + 1, scaled_us=0, cause="", sealed_ids=opened, created=[]
+    )
+    following = m.GetStream("a/b", replaced_from=stream.epoch)  # a reader of what was just replaced
+    return {
+        "bytes of the reply": len(encode(streams.controller.describe(stream), request_id=1)),
+        "bytes for a writer": len(
+            encode(streams.controller.describe_page(stream, m.GetStream("a/b", m.NOT_REPLACED)), request_id=1)
+        ),
+        "bytes for a reader": len(encode(streams.controller.describe_page(stream, following), request_id=1)),
+        "entities of the request": touched(streams, m.ScaleStream("a/b", opened, HALVES)),
+        "entities of the record": touched(streams, later),
+        "parts for the check of a cut at the tail": len(stream.parts_around(opened)),
+    }
+
+
+async def test_a_late_scaling_costs_what_the_first_did(streams: Streams) -> None:
+    """Behaviour 106."""
+    await scale(streams)
+    stream = await scale(streams)
+    early = costs(streams, stream)
+
+    for _ in range(SCALES_COUNT):
+        stream = await scale(streams)
+
+    assert stream.part_count > SCALES_COUNT
+    assert costs(streams, stream) == early
+
+
+async def test_pages_show_every_segment_once(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 106: a stream of any number of segments is described, and each page has its bound."""
+    monkeypatch.setattr(controller_module, "PAGE_COUNT", 7)
+    for _ in range(40):
+        stream = await scale(streams)
+    first = page = streams.controller.describe(stream, replaced_from=0)
+    found = list(first.segments)
+    assert [segment.segment_id for segment in found][: len(stream.open_ids)] == stream.open_ids
+    await scale(streams)  # what comes after the first page is on no other page
+    while page.next_epoch:
+        request = m.GetStream("a/b", page.next_epoch, page_of=first.epoch, is_next=1)
+        page = streams.controller.describe_page(stream, request)
+        assert len(page.segments) <= 7 + 2
+        assert page.replaced_count == first.replaced_count
+        found += page.segments
+    ids = [segment.segment_id for segment in found]
+    assert len(set(ids)) == len(ids)
+    created = {segment_id for epoch in stream.epochs[:-1] for segment_id, _, _ in epoch.created}
+    assert set(ids) == created
