@@ -28,6 +28,7 @@ from millrace.server.ownership import (
     Manifest,
     OwnershipStatistics,
     RemoteLog,
+    manifest_key,
     read_folder_claim,
     read_manifest,
 )
@@ -38,15 +39,17 @@ from millrace.server.wal import LogOwner
 from .connecting import JsonOption
 from .figures import count_text, size_text
 from .output import print_done, print_json, print_note, print_table, print_text
+from .store_repair import CONTAINER, accept_loss_in_store, repairing_options
 from .survey import Container, survey
-from .tier2 import UnclaimedStorage, opened_store, opened_tier2, remote_history, store_of
+from .tier2 import StoreOption, UnclaimedStorage, checked_store, opened_store, opened_tier2, remote_history, store_of
 from .verification import container_folders, owned_folder
 
 LISTED_COUNT_MAX: Final = 20
 
 
 def repair(
-    data_dir: Annotated[Path, typer.Argument(help="The data folder of a server that is not running.")],
+    data_dir: Annotated[Path | None, typer.Argument(help="The data folder of a server that is not running.")] = None,
+    store: StoreOption = None,
     accept_loss: Annotated[
         bool,
         typer.Option("--accept-loss", help="Give up for good what the log has lost. Without this, nothing is changed."),
@@ -60,9 +63,18 @@ def repair(
     segments of streams are sealed where they end now and get successors, open raw segments continue after a hole, open
     transactions are aborted, and writers have to be opened again. Then the server stores again.
 
+    With --store in place of a folder, the log is the one in the object store. To accept its loss, the container is
+    claimed as by a server that starts: stop the server that has it.
+
     Settings of the server come from the environment, as for `millrace serve`. Exits with 1 when something is lost that
     was not accepted.
     """
+    if (data_dir is None) == (store is None):
+        raise typer.BadParameter("name a data folder, or an object store with --store")
+    if store is not None:
+        _repair_store(checked_store(store), accept_loss=accept_loss, as_json=as_json)
+        return
+    assert data_dir is not None
     with owned_folder(data_dir):
         found = [_examined(folder, data_dir) for folder in container_folders(data_dir)]
         lost = [each for each in found if each["loss"] is not None]
@@ -75,6 +87,39 @@ def repair(
     else:
         _print(data_dir, lost, is_accepted=accept_loss)
     if lost and not accept_loss:
+        raise typer.Exit(1)
+
+
+def _repair_store(url: str, *, accept_loss: bool, as_json: bool) -> None:
+    """Show what the log in a store has lost, and accept it."""
+    with remote_history(url) as history:
+        folder = history.folder / CONTAINERS_FOLDER / f"{CONTAINER:04x}"
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = history.manifest(CONTAINER)
+        if manifest is None or manifest.log is None:
+            raise ConfigurationError(
+                f"no log is in this store, or {manifest_key(CONTAINER)} cannot be read; name the data folder of its"
+                " server in place of the store",
+                subject=url,
+            )
+        with survey(folder, owner=None, history=history) as container:
+            if container.log_error:
+                raise StorageError(f"the log cannot be read: {container.log_error}", subject=url)
+            loss = "" if container.loss is None else str(container.loss)
+    if loss and accept_loss:
+        with repairing_options(url) as options:
+            asyncio.run(accept_loss_in_store(options))
+    if as_json:
+        print_json({"path": url, "ok": accept_loss or not loss, "loss": loss, "accepted": bool(loss and accept_loss)})
+    elif not loss:
+        print_text(Text(f"{url}: nothing of the log is known to be missing", style="green"))
+    else:
+        print_text(loss)
+        if accept_loss:
+            print_done("the loss is accepted; a server stores again when it is started")
+        else:
+            print_note("nothing was changed: put the objects back, or accept the loss with --accept-loss")
+    if loss and not accept_loss:
         raise typer.Exit(1)
 
 
@@ -113,8 +158,7 @@ def refuse_remote_log(manifest: Manifest | None, *, subject: str) -> None:
     """
     if manifest is not None and manifest.log is not None:
         raise ConfigurationError(
-            "its log is in the object store, and this version cannot accept a loss there: put the objects back that"
-            " `millrace verify --store` names, from their older versions if the bucket keeps those",
+            "its log is in the object store: run `millrace repair --store URL` in place of this",
             subject=subject,
         )
 

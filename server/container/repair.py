@@ -129,6 +129,8 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     container, environment = opened.container, opened.environment
     state, loss, storage = container.state, container.loss, environment.storage
     assert loss is not None, "there is nothing to accept"
+    is_remote = environment.ownership.log is not None
+    await container.log.end_recovered()
     chunks = await published_chunks(storage)
     plan = plan_acceptance(state, loss, chunks)
     now_us = container.clock.unix_us()
@@ -144,7 +146,8 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
         container,
         checkpoints=environment.checkpoints,
         storage=storage,
-        ownership=FolderOwnership(highest_epoch + CONTAINER_EPOCHS_COUNT),
+        # A manifest counts the epochs of its container, whatever the log has lost.
+        ownership=environment.ownership if is_remote else FolderOwnership(highest_epoch + CONTAINER_EPOCHS_COUNT),
         owner=environment.owner,
     )
     await checkpointer.checkpoint()
@@ -153,6 +156,8 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
         # Older copies do not know of it.
         await checkpointer.copy()
     except (ServerError, OSError) as error:
+        if is_remote:
+            raise  # the next start has nothing but the store
         logger.warning("copy of the checkpoint not published, the server will do it error=%s", error)
     return plan
 

@@ -102,6 +102,25 @@ def test_a_damaged_and_a_missing_object_of_a_log_are_named(lost: Lost, run: Run)
     assert (refused.code, "its log is in the object store" in refused.err) == (1, True)
 
 
+def test_a_loss_in_a_store_is_shown_and_accepted(lost: Lost, run: Run, tmp_path: Path) -> None:
+    """Behaviour 101: without --accept-loss nothing is changed."""
+    missing = sorted(key for key in lost.contents if "/log/" in key)[3]
+    ask(lost.bucket, "DELETE", missing)
+    before = keys_in(lost.bucket)
+    shown = run("repair", "--store", lost.bucket.url, "--json")
+    assert (shown.code, shown.json["ok"], missing.removeprefix("history/") in shown.json["loss"]) == (1, False, True)
+    assert keys_in(lost.bucket) == before
+    accepted = run("repair", "--store", lost.bucket.url, "--accept-loss")
+    assert (accepted.code, "the loss is accepted" in accepted.out + accepted.err) == (0, True), accepted.err
+    assert run("repair", "--store", lost.bucket.url, "--json").json["ok"]
+    with (
+        server(tmp_path / "second", settings=lost.settings) as running,
+        millrace.blocking.connect(running.address) as client,
+        client.writer("shop/orders") as writer,
+    ):
+        writer.write(b"after", key="one").result()
+
+
 def test_what_needs_no_restore_says_so(lost: Lost, run: Run, tmp_path: Path) -> None:
     refused = run("restore", "--store", lost.bucket.url, tmp_path / "new")
     assert refused.code == 1

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from millrace.cli.store_repair import accept_loss_in_store
 from millrace.model.checksum import Buffer
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -129,11 +130,11 @@ async def read_bytes(peer: Peer, segment_id: int, length: int) -> tuple[dict[int
     return found, reason
 
 
-async def loss_of(site: Site) -> str:
+async def loss_of(site: Site, *, name: str = "raw/new") -> str:
     """Return what a server says is missing; empty if it stores, above all that was acknowledged."""
     async with await Peer.connect(site.server.address) as peer:
         try:
-            await peer.create_segment("raw/new")
+            await peer.create_segment(name)
         except RefusedError as error:
             if error.code is not ErrorCode.CONTENT_LOST:
                 raise
@@ -210,6 +211,25 @@ async def test_a_start_that_finds_less_than_was_acknowledged_stores_nothing(tmp_
     assert await whole.content() == CONTENT
     assert not await loss_of(whole)
     await whole.stop()
+
+
+@pytest.mark.parametrize("how", ["the end", "in between"])
+async def test_a_loss_is_accepted_by_command(how: str, tmp_path: Path) -> None:
+    """Behaviour 101: then a server stores again, above all that was acknowledged, and the end has a fence."""
+    made = await history(tmp_path)
+    newest = sorted(key for key in made.objects if key.startswith("c0000/log/00000002/"))
+    store = without(made, dict.fromkeys(newest if how == "the end" else newest[:1]))
+    site = Site(tmp_path / "repair", store, wal=REMOTE)
+    options = site.server._options
+    assert newest[0] in await site.passing(accept_loss_in_store(options, store=store, clock=site.clock))
+    for number in range(2):
+        again = Site(tmp_path / f"again{number}", store, wal=REMOTE)
+        await again.start()
+        assert not await loss_of(again, name=f"raw/new{number}")
+        await again.stop()
+    once_more = Site(tmp_path / "repaired", store, wal=REMOTE)
+    options = once_more.server._options
+    assert not await once_more.passing(accept_loss_in_store(options, store=store, clock=once_more.clock))
 
 
 async def test_a_lost_copy_is_replaced_by_the_next(tmp_path: Path) -> None:
