@@ -4,6 +4,8 @@ What became of a transaction is looked up first, by its number or name; then whe
 then the sequence. All of it is judged on the admitted view, which moves in the same step as the record is queued.
 """
 
+from collections import Counter
+
 from millrace.model.names import checked_holder, checked_writer_id
 from millrace.model.producer import NO_HOLDER, Producer, ProducerRow, Verdict, checked_producer
 from millrace.model.transaction import TransactionState
@@ -19,6 +21,7 @@ from millrace.server.errors import (
     ProducerUnknownError,
     TransactionError,
 )
+from millrace.server.shares import has_room
 from millrace.wire import messages as m
 
 
@@ -33,15 +36,18 @@ class ProducerControl:
         self._container = container
         self._state = container.state
         self._count_max = count_max
+        # New producers since the start, by the address of the host that made them known.
+        self._new_counts: Counter[str] = Counter()
 
     # --- transactions ---
 
-    def begin(self, producer: Producer, found: Transaction | None) -> Transaction | None:
+    def begin(self, producer: Producer, found: Transaction | None, *, address: str = "") -> Transaction | None:
         """Let a run take over, and return the transaction that is joined; decided at once, and waited for by nobody.
 
         Args:
             producer: as whom a transaction is to begin; loaded.
             found: what there is under its number or name, settled.
+            address: of the host; addresses share the number of producers.
 
         Returns:
             What was found, unless it is open for a run that was replaced: that can never be committed, so another one
@@ -56,7 +62,7 @@ class ProducerControl:
         checked_producer(producer)
         is_committed = found is not None and found.state is TransactionState.COMMITTED
         try:
-            self._take_over(producer)
+            self._take_over(producer, address)
         except TransactionError:
             if not is_committed:  # else that is the answer
                 raise
@@ -149,7 +155,7 @@ class ProducerControl:
 
     # --- inside ---
 
-    def _take_over(self, producer: Producer) -> None:
+    def _take_over(self, producer: Producer, address: str) -> None:
         """Let a run take over if it has not, and may; raise like `begin`."""
         known = self._find(producer.writer_id)
         row = ProducerRow() if known is None else known.admitted
@@ -159,24 +165,28 @@ class ProducerControl:
             raise refusal
         if row.run != producer.run:
             if known is None:
-                self._check_count(producer)
+                self._check_count(producer, address)
             self._container.check_room()
             number = self._state.take_id() if known is None else known.number
             record = m.ProducerTaken(
                 number=number, producer_id=producer.writer_id, holder=producer.holder, run=producer.run
             )
             self._container.log_decision(record, number)  # what is answered follows it
+            if known is None:
+                self._new_counts[address] += 1
             known = self._known(number, producer.writer_id)
             known.admitted = known.admitted.taken(producer.holder, producer.run)
         if refusal is not None:
             raise refusal
 
-    def _check_count(self, producer: Producer) -> None:
+    def _check_count(self, producer: Producer, address: str) -> None:
         count = len(self._state.producers) + len(self._state.admitted_producers)
-        if count >= self._count_max:
+        held = self._new_counts[address]
+        if not has_room(bound=self._count_max, taken=count, held=held):
             raise ProducersFullError(
-                f"{count} producers are known, and as many may be; they are never forgotten, so take one of these, or"
-                " raise MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX",
+                f"{count} producers are known, {held} of them new from your address; addresses share the limit of"
+                f" {self._count_max}. Producers are never forgotten, so use one that is known, or raise"
+                " MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX",
                 subject=producer.writer_id,
             )
 

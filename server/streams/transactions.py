@@ -185,7 +185,7 @@ class TransactionController:
         if is_ending or is_decided or self._container.queued(m.TransactionBegun, name or number):
             return None
         if producer is not None:
-            found = self.producers.begin(producer, found)
+            found = self.producers.begin(producer, found, address=address)
         over = [self._streams.find(stream_name) for stream_name in stream_names]
         if found is not None and (found.number == number or found.state in _TAKEN):
             if found.state is not TransactionState.PREPARED:

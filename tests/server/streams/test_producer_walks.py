@@ -121,13 +121,13 @@ def a_reset_keeps_the_sequence(patch: Patch) -> None:
 def what_is_committed_takes_nothing_over(patch: Patch) -> None:
     take_over = ProducerControl._take_over
 
-    def taken(self: ProducerControl, producer: Producer) -> None:
+    def taken(self: ProducerControl, producer: Producer, address: str) -> None:
         known = self._find(producer.writer_id)
         if known is not None and known.admitted.at_begin(producer) is Verdict.STORED:
             refusal = producers._refusal(Verdict.STORED, known.admitted, producer)
             assert refusal is not None
             raise refusal
-        take_over(self, producer)
+        take_over(self, producer, address)
 
     patch.setattr(ProducerControl, "_take_over", taken)
 
@@ -136,10 +136,12 @@ def what_is_committed_takes_nothing_over(patch: Patch) -> None:
 def an_outcome_is_not_looked_up_first(patch: Patch) -> None:
     begin = ProducerControl.begin
 
-    def begun(self: ProducerControl, producer: Producer, found: Transaction | None) -> Transaction | None:
+    def begun(
+        self: ProducerControl, producer: Producer, found: Transaction | None, *, address: str
+    ) -> Transaction | None:
         if found is None or found.state is not TransactionState.COMMITTED:
-            return begin(self, producer, found)
-        begin(self, producer, None)
+            return begin(self, producer, found, address=address)
+        begin(self, producer, None, address=address)
         return found
 
     patch.setattr(ProducerControl, "begin", begun)
@@ -178,7 +180,11 @@ def the_view_of_what_is_queued_does_not_move(patch: Patch) -> None:
 @mutant
 def a_new_run_joins_what_the_old_one_began(patch: Patch) -> None:
     begin = ProducerControl.begin
-    patch.setattr(ProducerControl, "begin", lambda self, producer, found: begin(self, producer, found) or found)
+    patch.setattr(
+        ProducerControl,
+        "begin",
+        lambda self, producer, found, address: begin(self, producer, found, address=address) or found,
+    )
 
 
 def _with(row: ProducerRow, **changes: object) -> ProducerRow:

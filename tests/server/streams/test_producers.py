@@ -295,8 +295,8 @@ async def test_no_run_takes_over_while_the_log_is_full(tmp_path: Path) -> None:
 
 
 async def test_so_many_producers_may_be_known(tmp_path: Path) -> None:
-    """None is forgotten: those that are known continue, and another one is refused."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(producers_count_max=2))
+    """None is forgotten: those that are known continue, and another one is refused; but not that of another address."""
+    options = server_options(tmp_path, transactions=TransactionsOptions(producers_count_max=4))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         await create_stream(peer, "a/b", 1)
         requests = [
@@ -305,6 +305,8 @@ async def test_so_many_producers_may_be_known(tmp_path: Path) -> None:
         ids = [await peer.start(request) for request in requests]
         outcomes = [await code_or_state(peer, each) for each in ids]
         assert outcomes == [TransactionState.OPEN, TransactionState.OPEN, ErrorCode.PRODUCERS_FULL]
+        async with await Peer.connect(server.address, source="127.0.0.2") as other:
+            await begun(other, Producer("new", H, R, S))
         known = requests[0].producers[0].producer_id
         await (await written(peer, Producer(known, H, R, S), b"one")).commit()
         assert await content(peer) == b"one"
