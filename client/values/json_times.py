@@ -43,13 +43,14 @@ def _as_arrow_takes(texts: Any, unit: str) -> Any:
     kept = rf"[.][0-9]{{{_DIGITS[unit]}}}" if _DIGITS[unit] else "[.][0-9]"
     cut_count = _FRACTION_DIGITS_MAX - (_DIGITS[unit] or 1)
     pattern = rf"^([^.]*)({kept})[0-9]{{0,{cut_count}}}($|[^0-9].*)"
-    return pc.replace_substring_regex(upper, pattern, r"\1\2\3" if _DIGITS[unit] else r"\1\3")
+    replacement = r"\1\2\3" if _DIGITS[unit] else r"\1\3"
+    return pc.call_function("replace_substring_regex", [upper], pc.ReplaceSubstringOptions(pattern, replacement))
 
 
 def _read(texts: Any, kind: pa.TimestampType) -> Any:
-    has_offset = pc.match_substring_regex(texts, _WITH_OFFSET)
+    has_offset = pc.call_function("match_substring_regex", [texts], pc.MatchSubstringOptions(_WITH_OFFSET))
     nothing = pa.scalar(None, pa.string())
-    instants = pc.if_else(has_offset, texts, nothing).cast(pa.timestamp(kind.unit, tz="UTC"))
-    in_utc = pc.if_else(has_offset, nothing, texts).cast(pa.timestamp(kind.unit))
+    instants = pc.call_function("if_else", [has_offset, texts, nothing]).cast(pa.timestamp(kind.unit, tz="UTC"))
+    in_utc = pc.call_function("if_else", [has_offset, nothing, texts]).cast(pa.timestamp(kind.unit))
     numbers = pc.call_function("coalesce", [instants.cast(pa.int64()), in_utc.cast(pa.int64())])
     return numbers.cast(kind)
