@@ -108,6 +108,8 @@ class Connection(asyncio.BufferedProtocol):
             account=memory.account(self),
             requests=requests,
             latency=self._latency,
+            may_be_superseded=may_be_superseded,
+            abort=self.abort,
         )
         self._flow = FlowControl(self._advance)
         self._dispatcher = Dispatcher(

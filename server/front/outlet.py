@@ -1,6 +1,7 @@
 """What leaves one connection: replies, errors and data, straight into its transport."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from millrace.server.container.state.segment import Segment
@@ -22,6 +23,11 @@ NO_REPLY: Final = 0
 class Outlet:
     """Sends frames over one connection; what is sent when it is closing, or closed, is dropped.
 
+    Args:
+        may_be_superseded: whether another server may have acknowledged what this one does not know of. Asked when
+            frames leave: a request may have waited while the process stood still.
+        abort: ends the connection at once; called in place of sending then.
+
     Attributes:
         session: what is sent goes through it.
         counters: of all connections.
@@ -33,7 +39,8 @@ class Outlet:
     """
 
     __slots__ = (
-        "_clock", "_is_flushing_soon", "account", "counters", "is_full", "latency", "requests", "session", "transport",
+        "_abort", "_clock", "_is_flushing_soon", "_may_be_superseded", "account", "counters", "is_full", "latency",
+        "requests", "session", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -45,9 +52,13 @@ class Outlet:
         account: Account,
         requests: RequestAccount,
         latency: Latency,
+        may_be_superseded: Callable[[], bool],
+        abort: Callable[[], None],
     ) -> None:
         self.session = session
         self._clock = clock
+        self._may_be_superseded = may_be_superseded
+        self._abort = abort
         self.counters = counters
         self.account = account
         self.requests = requests
@@ -76,6 +87,9 @@ class Outlet:
         """Hand to the transport what the session has to send."""
         size = self.session.outbox_bytes
         if not size:
+            return
+        if self._may_be_superseded():
+            self._abort()
             return
         now_s = self._clock.monotonic_s()
         buffers = self.session.take_outbox(now_s)

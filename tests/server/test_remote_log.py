@@ -184,6 +184,30 @@ async def test_one_that_may_be_superseded_answers_nothing(tmp_path: Path) -> Non
     await second.stop()
 
 
+async def test_a_request_that_was_under_way_is_not_answered_after_the_process_stood_still(tmp_path: Path) -> None:
+    """Behaviour 91: the check is where a reply leaves."""
+    store = MemoryObjectStore()
+    first, second = site(tmp_path / "first", store), site(tmp_path / "second", store)
+    await first.start()
+    await first.stored(b"one")
+    async with await Peer.connect(first.server.address) as peer:
+        info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+        ((connection,),) = [tuple(first.server._connections)]
+        outlet = connection._outlet
+        await second.start()
+        await second.stored_more(b", two")
+        # It wakes, and the first thing that it does is to answer: nothing has arrived that could be checked.
+        first.clock.move(100.0)
+        outlet.send_error(1, LookupError("from old memory"))
+        with pytest.raises((EOFError, ConnectionError)):
+            await peer.receive()
+        assert info.length == 3
+    with pytest.raises(OwnerFencedError, match="second"):
+        await first.passing(first.server.wait_for_end())
+    await first.stop()
+    await second.stop()
+
+
 async def test_one_whose_lease_has_lapsed_takes_no_clients_until_it_is_renewed(tmp_path: Path) -> None:
     """Behaviour 91: while it cannot know whether it was superseded; then nothing was lost."""
     memory = MemoryObjectStore()

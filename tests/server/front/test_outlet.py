@@ -47,7 +47,16 @@ def outlet() -> Outlet:
     readers = ReaderMemory(bytes_max=16 * MIB, patience_s=5.0, clock=clock, counters=counters)
     latency = Latency(clock, Metrics().request_seconds)
     account = readers.account(nobody)
-    return Outlet(session, clock=clock, counters=counters, account=account, requests=requests, latency=latency)
+    return Outlet(
+        session,
+        clock=clock,
+        counters=counters,
+        account=account,
+        requests=requests,
+        latency=latency,
+        may_be_superseded=lambda: False,
+        abort=nobody.abort,
+    )
 
 
 @pytest.mark.parametrize("request_id", [NO_REPLY, 7])
