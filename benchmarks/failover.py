@@ -3,14 +3,16 @@
 import contextlib
 import json
 import signal
+import socket
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from millrace import blocking
 
@@ -20,8 +22,14 @@ from .rounds import interleaved, median_of
 from .s3_gateway import Gateway, s3_gateway
 from .session import Session
 
-LIMITS_S: Final = {signal.SIGKILL: 5.0, signal.SIGTERM: 1.0}
-"""What is promised after a crash, and after an orderly stop."""
+LIMITS_S: Final = {"kill": 5.0, "term": 1.0, "stop": 5.0, "silence": 5.0}
+"""What is promised, for each way in which a server ends."""
+_NAMES: Final = {
+    "kill": "kill -9 of",
+    "term": "orderly stop of",
+    "stop": "SIGSTOP of",
+    "silence": "network lost without a reset, of",
+}
 _ROUNDS: Final = 7
 _EVENTS_COUNT: Final = 20_000
 """Of 1,000 bytes: what the next owner has to read."""
@@ -64,18 +72,17 @@ class _Node:
 
 
 def measure(session: Session) -> Iterator[Row]:
-    """Yield the time without acknowledgements after a kill, and after an orderly stop."""
+    """Yield the time without acknowledgements after each way in which a server ends."""
     rounds = max(3, session.count(_ROUNDS))
     with s3_gateway(session.directory, lifetime_s=_LIFETIME_S) as gateway:
-        work = {number: lambda number=number: _fail_over(session, gateway, number) for number in LIMITS_S}
+        work = {end: lambda end=end: _fail_over(session, gateway, end) for end in LIMITS_S}
         results = interleaved(work, rounds=rounds)
-    names = {signal.SIGKILL: "kill -9 of", signal.SIGTERM: "orderly stop of"}
-    for number, elapsed_s in results.items():
+    for end, elapsed_s in results.items():
         yield Row(
-            name=f"{names[number]} a server with a standby: until the next acknowledgement",
+            name=f"{_NAMES[end]} a server with a standby: until the next acknowledgement",
             figure=Quantity(median_of(elapsed_s, float), Unit.SECONDS),
             reference_name="the design",
-            reference=Quantity(LIMITS_S[number], Unit.SECONDS),
+            reference=Quantity(LIMITS_S[end], Unit.SECONDS),
             target=Target(Bound.AT_MOST, 1.0),
             syncs=SyncRate(0.0, "none made"),
             conditions=(
@@ -86,7 +93,7 @@ def measure(session: Session) -> Iterator[Row]:
         )
 
 
-def _fail_over(session: Session, gateway: Gateway, number: signal.Signals) -> float:
+def _fail_over(session: Session, gateway: Gateway, end: str) -> float:
     """Return how long one append takes whose server is ended right before it."""
     url = gateway.new_url()
     with contextlib.ExitStack() as stack:
@@ -95,18 +102,73 @@ def _fail_over(session: Session, gateway: Gateway, number: signal.Signals) -> fl
         serving.until("")
         waiting = stack.enter_context(_node(folder / "second", url, gateway))
         waiting.until("standing by: ")
-        client = stack.enter_context(blocking.connect(f"{serving.address},{waiting.address}"))
+        wire = stack.enter_context(_Wire(serving.address))
+        client = stack.enter_context(blocking.connect(f"{wire.address},{waiting.address}"))
         client.create_stream(_STREAM)
         writer = stack.enter_context(client.writer(_STREAM, writer_id="benchmark"))
         for _ in range(_EVENTS_COUNT // _BATCH_COUNT):
             writer.write_many([bytes(1000)] * _BATCH_COUNT).result()
         begun_s = time.perf_counter()
-        serving.child.process.send_signal(number)
-        if number == signal.SIGTERM:
-            serving.child.process.wait(_START_TIMEOUT_S)  # until then it acknowledges
+        process = serving.child.process
+        if end == "term":
+            process.terminate()
+            process.wait(_START_TIMEOUT_S)  # until then it acknowledges
             begun_s = time.perf_counter()
+        elif end == "kill":
+            process.kill()
+        else:
+            if end == "silence":
+                wire.is_dead = True
+            process.send_signal(signal.SIGSTOP)  # it reaches its store no more
+            stack.callback(process.kill)
         writer.write(b"next").result()
         return time.perf_counter() - begun_s
+
+
+class _Wire:
+    """A relay to a server that can go dead: it passes nothing on any more, closes nothing, and accepts nothing."""
+
+    def __init__(self, server: str) -> None:
+        host, _, port = server.rpartition(":")
+        self._server = (host, int(port))
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self._sockets = [self._listener]
+        self.address = f"{LOOPBACK}:{self._listener.getsockname()[1]}"
+        self.is_dead = False
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                near = self._listener.accept()[0]
+                self._sockets.append(near)
+                if self.is_dead:
+                    continue
+                try:
+                    far = socket.create_connection(self._server)
+                except OSError:
+                    near.close()
+                    continue
+                self._sockets.append(far)
+                for source, target in ((near, far), (far, near)):
+                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    threading.Thread(target=self._pass, args=(source, target), daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if not self.is_dead:
+                    target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
+from secrets import token_bytes
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
@@ -47,7 +48,7 @@ from millrace.model.producer import Producer
 from millrace.model.slice import Slice, slice_of
 from millrace.model.stream import StreamInfo
 from millrace.wire import messages as m
-from millrace.wire.limits import MIB
+from millrace.wire.limits import MIB, SESSION_ID_SIZE_BYTES
 
 from .errors import WriterExpiredError
 from .frames import DataFrames
@@ -79,9 +80,19 @@ class Client(StreamControl, DataFrames):
         self.options = options
         guard = ClientGuard()
         self._waits = waits_of(self.address, options)
-        dial = Dialer().dial
-        writes = Channel(self.address, options, guard, connect=dial, waits=self._waits)
-        reads = Channel(self.address, options, guard, connect=dial, session_id=writes.session_id, waits=self._waits)
+        dialer = Dialer()
+        writes, reads = (
+            Channel(
+                self.address,
+                options,
+                guard,
+                connect=dialer.dial,
+                find_other=dialer.find_other,
+                session_id=session_id,
+                waits=self._waits,
+            )
+            for session_id in [token_bytes(SESSION_ID_SIZE_BYTES)] * 2
+        )
         super().__init__(writes=writes, reads=reads)
         self.segments = Segments(writes=writes, reads=reads)
         self._transactions = Transactions(

@@ -17,10 +17,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from operator import attrgetter
 from random import Random
 from secrets import token_bytes
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from millrace.client.errors import (
     AnswerLostError,
@@ -34,7 +35,7 @@ from millrace.client.errors import (
 )
 from millrace.client.options import ClientOptions
 from millrace.client.waiting import Waits
-from millrace.model.address import Addresses
+from millrace.model.address import Address, Addresses
 from millrace.model.checksum import Buffer
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
@@ -48,6 +49,7 @@ from .clock import SYSTEM_CLOCK, Clock
 from .connection import Connection, ConnectionStatistics
 from .dialing import Dialer
 from .retry import Retry, may_resend
+from .silence import watch_silence
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,16 @@ R = TypeVar("R")
 
 # Not the one of the module `random`: who seeds that, to have the same numbers again, would get others.
 _CHANCE: Final = Random()
+
+
+class FindOther(Protocol):
+    """Returns whether a server serves at another address than the silent one."""
+
+    def __call__(
+        self, addresses: Addresses, options: ClientOptions, session_id: bytes, /, *, silent: Address
+    ) -> Awaitable[bool]:
+        """Ask the addresses, in one attempt each."""
+        ...
 
 
 class ChannelState(Enum):
@@ -106,6 +118,7 @@ class Channel:
     Args:
         chance: returns a random number in [0, 1).
         connect: makes an open connection in one attempt, as `Dialer.dial` does: one of its own if left out.
+        find_other: asks the other addresses whether a server serves there, as `Dialer.find_other` does.
         session_id: 16 random bytes, the same for all channels of a client; empty for a session of its own.
         waits: the same for all channels of a client; one of its own if left out.
     """
@@ -119,6 +132,7 @@ class Channel:
         clock: Clock = SYSTEM_CLOCK,
         chance: Callable[[], float] = _CHANCE.random,
         connect: Callable[[Addresses, ClientOptions, bytes], Awaitable[Connection]] | None = None,
+        find_other: FindOther | None = None,
         session_id: bytes = b"",
         waits: Waits | None = None,
     ) -> None:
@@ -127,13 +141,17 @@ class Channel:
         self.guard = guard
         self.clock = clock
         self._chance = chance
-        self._connect = connect or Dialer().dial
+        dialer = Dialer()
+        self._connect = connect or dialer.dial
+        self._find_other: FindOther | None = find_other or (None if connect else dialer.find_other)
         self.session_id = session_id or token_bytes(SESSION_ID_SIZE_BYTES)
         self.waits = waits or waits_of(address, options, clock=clock)
         self.state = IDLE
         # The last one that was open, also after it was lost.
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
+        # Looks for another server while the one that is connected is silent.
+        self._watching: asyncio.Task[None] | None = None
         self._connects = 0
         self._retries = 0
 
@@ -352,9 +370,15 @@ class Channel:
         self._connection = connection
         connection.on_lost = self._lost
         connection.waits = self.waits
+        if self._find_other is not None and len(self.address.members) > 1:
+            find = partial(self._find_other, self.address, self.options, self.session_id, silent=connection.address)
+            watch = watch_silence(connection, self.clock, find)
+            self._watching = asyncio.create_task(watch, name=f"watch the silence of {connection.address}")
         return connection
 
     def _lost(self, error: MillraceError) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         was_closed = self.state is CLOSED
         self._change(LOST)
         if not was_closed:

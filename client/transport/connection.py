@@ -90,6 +90,22 @@ class Connection(asyncio.BufferedProtocol):
         """Whether requests can be sent."""
         return self._lost is None and self._transport is not None
 
+    @property
+    def received_bytes(self) -> int:
+        """How many bytes came so far."""
+        return self._received_bytes
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the server owes something: an acknowledgement, a reply, or the data of a subscription."""
+        session = self._session
+        return bool(len(session.appends) or session.requests.count or session.requests.lasting_count)
+
+    def ping(self) -> None:
+        """Ask the server for a sign of life; nothing waits for it."""
+        if self.is_open:
+            self.send_request(m.Ping()).add_done_callback(_retrieve)
+
     def statistics(self) -> ConnectionStatistics:
         """Return what the connection has done and what waits in it."""
         session = self._session
@@ -453,6 +469,11 @@ async def open_connection(address: Address, options: ClientOptions, session_id: 
         raise ServerUnreachableError(str(address), f"{reason}; does it speak TLS?" if is_tls else reason) from error
     assert connection is not None, "a timeout swallows nothing"
     return connection
+
+
+def _retrieve(answer: "asyncio.Future[Any]") -> None:
+    if not answer.cancelled():
+        answer.exception()  # that the connection was lost is reported to all others
 
 
 def _broken_text(error: WireError) -> str:

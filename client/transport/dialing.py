@@ -56,3 +56,23 @@ class Dialer:
         raise ServerUnreachableError(
             str(addresses), "; ".join(f"{error.address}: {error.reason}" for error in failures)
         )
+
+    async def find_other(
+        self, addresses: Addresses, options: ClientOptions, session_id: bytes, *, silent: Address
+    ) -> bool:
+        """Return whether a server serves at another address than the silent one; `dial` begins with it from then on.
+
+        Cancelling closes what was opened.
+        """
+        for address in addresses.members:
+            if address == silent:
+                continue
+            try:
+                connection = await self._connect(address, options, session_id)
+            except (ServerUnreachableError, RequestError) as error:
+                logger.debug("no server beside the silent one address=%s error=%s", address, error)
+                continue
+            self._served_last = address
+            await connection.close()
+            return True
+        return False

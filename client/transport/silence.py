@@ -1,0 +1,52 @@
+"""Failure detection for a client with several addresses: a server that hangs, or a network that vanished.
+
+Nothing resets such a connection, and the keepalive takes 20 s to notice: a busy server may be silent for that long. But
+where the client knows a standby, it need not decide whether the silent server is dead. It asks the other addresses
+beside the open connection, and drops that only when a server answers there: the one that owns the data serves, and a
+standby refuses connections. So a server that stalls, or is throttled, costs a few attempts and no connection.
+
+    1 s without a byte, while an answer is awaited     PING
+    1 s more without a byte                            connect to the other addresses, again and again
+    a byte                                             from the start
+    a server at another address                        the silent connection is dropped
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from .clock import Clock
+from .connection import Connection
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S: Final = 1.0
+"""How long a server may be silent before it is asked, and after that before the others are."""
+ATTEMPTS_INTERVAL_S: Final = 0.25
+"""Between attempts at the other addresses."""
+
+
+async def watch_silence(connection: Connection, clock: Clock, find_other: Callable[[], Awaitable[bool]]) -> None:
+    """Drop a connection once its server is silent and another one serves. Cancelling is safe.
+
+    Args:
+        find_other: returns whether a server serves at another address.
+    """
+    while connection.is_open:
+        if await _is_silent(connection, clock, asks=False) and await _is_silent(connection, clock, asks=True):
+            before = connection.received_bytes
+            while connection.is_open and connection.received_bytes == before:
+                if await find_other() and connection.received_bytes == before:
+                    logger.warning("server is silent, another one serves address=%s", connection.address)
+                    connection.abort(f"{connection.address} was silent, and another address serves")
+                    return
+                await clock.sleep(ATTEMPTS_INTERVAL_S)
+
+
+async def _is_silent(connection: Connection, clock: Clock, *, asks: bool) -> bool:
+    """Return whether no byte comes for a second while an answer is awaited."""
+    before = connection.received_bytes
+    if asks:
+        connection.ping()
+    await clock.sleep(SILENCE_S)
+    return connection.is_open and connection.awaits_answer and connection.received_bytes == before
