@@ -83,6 +83,7 @@ def _add_facts(report: Report, found: Container) -> None:
         report.problems += [str(damage) for damage in log.damages]
     if found.loss is not None:
         report.problems.append(f"{found.loss}; a server stores nothing until `millrace repair` has accepted that")
+    report.problems += [str(damage) for damage in found.state.quarantine if not damage.accepted]
     if found.state.accepted.sequence:
         report.facts["accepted_loss"] = f"of the log up to batch {found.state.accepted.sequence}"
     named = found.newest.named

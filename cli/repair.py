@@ -1,4 +1,4 @@
-"""`millrace repair`: accept that content of the log is lost, so that a server stores again."""
+"""`millrace repair`: accept that content of the log is lost or contradicts itself, so that a server stores again."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -52,11 +52,14 @@ def repair(
     store: StoreOption = None,
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Give up for good what the log has lost. Without this, nothing is changed."),
+        typer.Option(
+            "--accept-loss",
+            help="Give up for good what the log has lost or contradicts. Without this, nothing is changed.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the log has lost, and what accepting that would change; accept it with --accept-loss.
+    """Show what the log has lost or contradicts, and what accepting that would change; accept it with --accept-loss.
 
     If a part of the log is missing, the server still answers reads of what is left, but stores nothing: it could give
     the positions of lost events to others. Put the missing files back if you can. Otherwise accept the loss: open
@@ -66,8 +69,11 @@ def repair(
     With --store in place of a folder, the log is the one in the object store. To accept its loss, the container is
     claimed as by a server that starts: stop the server that has it.
 
-    Settings of the server come from the environment, as for `millrace serve`. Exits with 1 when something is lost that
-    was not accepted.
+    If a record of the log does not fit what the log says elsewhere, a server refuses the damaged segment, stream,
+    writer or transaction, and serves everything else. Accepting that changes only what is damaged, in the same way.
+
+    Settings of the server come from the environment, as for `millrace serve`. Exits with 1 when something is lost or
+    damaged that was not accepted.
     """
     if (data_dir is None) == (store is None):
         raise typer.BadParameter("name a data folder, or an object store with --store")
@@ -77,7 +83,7 @@ def repair(
     assert data_dir is not None
     with owned_folder(data_dir):
         found = [_examined(folder, data_dir) for folder in container_folders(data_dir)]
-        lost = [each for each in found if each["loss"] is not None]
+        lost = [each for each in found if each["plan"] is not None]
         if accept_loss:
             for each in lost:
                 asyncio.run(_accept(data_dir, each["container"], store=store_of(data_dir)))
@@ -137,15 +143,20 @@ def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
         )
         if container.log_error:
             raise StorageError(f"the log cannot be read: {container.log_error}", subject=str(container.log_folder))
-        examined: dict[str, Any] = {"container": container.number, "loss": None, "plan": None, "accepted": False}
+        examined: dict[str, Any] = {
+            "container": container.number, "loss": None, "damages": [], "plan": None, "accepted": False
+        }  # fmt: skip
         if container.loss is not None:
-            plan = asyncio.run(_plan(container, data_dir))
             examined["loss"] = asdict(container.loss) | {"since": container.loss.since, "text": str(container.loss)}
+        plan = asyncio.run(_plan(container, data_dir))
+        if container.loss is not None or plan.damages:
+            examined["damages"] = [damage._asdict() | {"text": str(damage)} for damage in plan.damages]
             examined["plan"] = {
                 "sealed": [asdict(part) for parts in plan.sealed.values() for part in parts],
                 "holes": [asdict(hole) for hole in plan.holes],
                 "transactions": plan.transactions,
-                "writers": plan.writers_count,
+                "writers": len(plan.writers),
+                "deleted": plan.deleted,
             }
     return examined
 
@@ -193,7 +204,8 @@ def _options(data_dir: Path) -> ServerOptions:
 
 
 async def _plan(container: Container, data_dir: Path) -> AcceptancePlan:
-    assert container.loss is not None
+    if container.loss is None and not container.state.quarantine:
+        return plan_acceptance(container.state, None, [])
     async with opened_tier2(data_dir, store=store_of(data_dir), options=_options(data_dir).tier2) as storage:
         chunks = await published_chunks(ScopedStorage(storage, scope_of(container.number)))
     return plan_acceptance(container.state, container.loss, chunks)
@@ -253,7 +265,7 @@ async def recover_and_accept(
                     "sequence": state.sequence,
                     "loss": "" if loss is None else str(loss),
                 }
-                if loss is not None:
+                if loss is not None or state.quarantine:
                     await container_repair.accept_loss(opened)
                 return recovered
             finally:
@@ -312,26 +324,38 @@ async def _unclaimed(manifest: Manifest, next_epoch: int, *, discard: Callable[[
 
 def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> None:
     if not lost:
-        print_text(Text(f"{data_dir}: nothing of the log is known to be missing", style="green"))
+        print_text(Text(f"{data_dir}: nothing of the log is known to be missing or damaged", style="green"))
         return
     for each in lost:
         loss, plan = each["loss"], each["plan"]
-        print_text(f"container {each['container']}: {loss['text']}")
-        print_text(f"it may hold up to {size_text(loss['size_bytes'])} that were acknowledged since {loss['since']}")
+        if loss is not None:
+            print_text(f"container {each['container']}: {loss['text']}")
+            print_text(
+                f"it may hold up to {size_text(loss['size_bytes'])} that were acknowledged since {loss['since']}"
+            )
+        for damage in each["damages"][:LISTED_COUNT_MAX]:
+            print_text(f"container {each['container']}: {damage['text']}")
+        if len(each["damages"]) > LISTED_COUNT_MAX:
+            print_note(f"and {len(each['damages']) - LISTED_COUNT_MAX} more; --json names all")
         sealed, holes = plan["sealed"], plan["holes"]
         rows = [(part["name"], part["length"], "sealed here, and replaced by a new segment") for part in sealed]
         rows += [(hole["name"], hole["start"], f"continues at {hole['end']}, the rest is damaged") for hole in holes]
-        print_table(
-            ("segment", "ends at", "accepted" if is_accepted else "if the loss is accepted"),
-            rows[:LISTED_COUNT_MAX],
-            title=count_text(len(rows), "open segment"),
-        )
+        if rows:
+            print_table(
+                ("segment", "ends at", "accepted" if is_accepted else "if the loss is accepted"),
+                rows[:LISTED_COUNT_MAX],
+                title=count_text(len(rows), "open segment"),
+            )
         if len(rows) > LISTED_COUNT_MAX:
             print_note(f"and {len(rows) - LISTED_COUNT_MAX} more; --json names all")
-        print_note(f"{count_text(plan['writers'], 'writer')} of older epochs: fenced")
+        if plan["writers"]:
+            print_note(f"{count_text(plan['writers'], 'writer')} of older epochs: fenced")
         if plan["transactions"]:
             print_note(f"{count_text(len(plan['transactions']), 'open transaction')}: aborted")
+        if plan["deleted"]:
+            print_note(f"{count_text(len(plan['deleted']), 'part')} of transactions that fit nowhere: deleted")
     if is_accepted:
         print_done("the loss is accepted; the server stores again when it is started")
     else:
-        print_note("nothing was changed: put the files back, or accept the loss with --accept-loss")
+        can_put_back = "put the files back, or " if any(each["loss"] is not None for each in lost) else ""
+        print_note(f"nothing was changed: {can_put_back}accept the loss with --accept-loss")

@@ -263,6 +263,11 @@ def _judge_log(result: Verification, found: Container, *, name: str) -> None:
         )
     if found.loss is not None:
         result.find(log_name, f"{found.loss}; a server stores nothing until {found.loss.remedy}")
+    for entity in found.state.quarantine:
+        if entity.accepted:
+            result.notes.append(f"{log_name}: {entity}; that was accepted by an operator")
+        else:
+            result.find(log_name, f"{entity}; a server refuses it until `millrace repair` has accepted that")
     if found.state.accepted.sequence:
         result.notes.append(
             f"{log_name}: what the log has lost up to batch {found.state.accepted.sequence} was accepted by an operator"
@@ -293,6 +298,8 @@ def _judge_transactions(result: Verification, found: Container, *, file: str) ->
                 result.find(file, f"{name} has segment {segment_id} as a part, which is not there")
     for segment in state.segments.values():
         is_part = segment.name.startswith(PART_NAME) and segment.link is None
+        if state.quarantine.get("segments", segment.segment_id) is not None:
+            continue
         if is_part and state.open_transactions.owner(segment.segment_id) is None:
             result.find(file, f"{segment.name} is a part of no transaction that is open")
 

@@ -329,7 +329,8 @@ class ContentLostError(_Answer, codes=[ErrorCode.CONTENT_LOST]):
     """The server has lost a part of its log, maybe with acknowledged events; the text says how much, and since when.
 
     It serves what is left, and stores nothing until its operator puts the files back or accepts the loss with
-    `millrace repair --accept-loss`.
+    `millrace repair --accept-loss`. If the text names a damaged segment, stream, writer, transaction or
+    producer, a record of the log contradicts it: only requests that change it are refused.
     """
 
 

@@ -92,6 +92,8 @@ class ServerStatistics:
     unflushed_segments: int
     exclusive_writers: int
     sequences_refused_total: int
+    # Segments, streams, writers, transactions and producers that the log contradicts.
+    damaged_entities: int
     request_bytes: int
     reader_bytes: int
     idle_bytes: int
@@ -340,6 +342,7 @@ class Server:
                 unflushed_segments=len(state.unflushed),
                 exclusive_writers=len(state.exclusive_writers.durable),
                 sequences_refused_total=container.sequences_refused_total,
+                damaged_entities=len(state.quarantine),
                 request_bytes=self._request_memory.held_bytes,
                 reader_bytes=self._reader_memory.held_bytes,
                 idle_bytes=state.idle.size_bytes,

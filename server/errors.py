@@ -174,7 +174,8 @@ class LogCorruptError(StorageError):
 class ContentLostError(StorageError, code=ErrorCode.CONTENT_LOST):
     """Content of the log is missing that may have been acknowledged.
 
-    Nothing is changed or added until the files are put back, or an operator accepts the loss.
+    Nothing is changed or added until the files are put back, or an operator accepts the loss. If the log contradicts
+    one entity, that is so for this entity alone.
     """
 
 

@@ -64,6 +64,11 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
             "Appends refused because some of their events may be stored already. Alert on any: a writer was restarted "
             "with wrong sequences.",
         ),
+        damaged_entities=Declared(
+            "damaged_entities",
+            "Segments, streams, writers, transactions and producers that the log contradicts; requests that change "
+            "them are refused. Alert on any: `millrace verify` names them, `millrace repair` offers a way out.",
+        ),
         request_bytes=Declared(
             "request_bytes", "Memory that requests use. At MILLRACE_FRONT_REQUEST_BYTES_MAX, large requests wait."
         ),

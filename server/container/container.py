@@ -185,6 +185,8 @@ class SegmentContainer:
     ) -> PendingAppend:
         state = self.state
         segment.check_appendable()
+        if state.quarantine:
+            state.quarantine.check_appendable(run.segment_id, run.writer_number)
         if exclusive_writers := state.exclusive_writers.admitted:
             check_exclusive(segment, run, exclusive_writers)
         if progress is not None:
@@ -389,6 +391,7 @@ class SegmentContainer:
             subject: under it, and the type of the record, `queued` returns the decision until it is settled.
 
         Raises:
+            ContentLostError: an entity that it would change is damaged.
             ServerError: the container takes no requests.
         """
         return self.log_decision(record, *subject).durable()
@@ -403,6 +406,8 @@ class SegmentContainer:
             required: of what the record names, that which is not pinned until it is settled anyway; None for all.
         """
         self._check_running()
+        if self.state.quarantine:
+            self.state.quarantine.check_changeable(record)
         frame = encode(record)
         pins = Pins()
         try:
@@ -473,10 +478,14 @@ class SegmentContainer:
                 bytes_sink=state.hold,
             )
         except Exception as error:
-            # Applying never fails; had it, memory would not be what the log says, and must not be stored.
+            # Applying never fails: what does not fit is damage. Had it failed, memory would not be what the log says,
+            # and must not be stored.
             logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
             self.log_failed(error)
             return
+        if state.quarantine:
+            for damage in state.quarantine.take_news():
+                logger.critical("a record that is durable does not fit damage=%s", damage)
         owners = self.in_flight.durable(runs)
         # Readers at the tail first: who waits for the ack, and reads then, finds what was pushed already sent.
         for segment in woken:

@@ -197,6 +197,13 @@ class Memtable:
             self.size += extent.size
             self.held_bytes += extent.held_bytes
 
+    def has_room(self, extent: Extent | LinkedExtent) -> bool:
+        """Return whether no extent overlaps another one, which `add` takes then."""
+        place = bisect_right(self._offsets, extent.offset)
+        return (place == 0 or self._extents[place - 1].end <= extent.offset) and (
+            place == len(self._extents) or extent.end <= self._extents[place].offset
+        )
+
     def at(self, offset: int) -> Extent | LinkedExtent | None:
         """Return the extent that holds the byte at `offset`, None if it is not here."""
         place = bisect_right(self._offsets, offset) - 1

@@ -22,7 +22,8 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import CheckpointDamagedError, ChunkCorruptError, LogCorruptError, StorageError
 from millrace.server.ownership import CopyRecord, RemoteLog
-from millrace.server.wal import Damage, Log
+from millrace.server.wal import Damage, Log, RecoveredBatch
+from millrace.wire.errors import WireError
 
 from .environment import ContainerEnvironment
 from .idle_budget import IDLE_BYTES_MAX
@@ -227,7 +228,12 @@ def _replay(
             elif not is_numbered and item.sequence > state.sequence:
                 is_numbered = True
                 _number_events(state)
-            apply_recovered(state, item, before_hold=Extent.copy_frames)
+            try:
+                apply_recovered(state, item, before_hold=Extent.copy_frames)
+            except WireError as error:
+                raise _unreadable(item, error) from error
+            for damage in state.quarantine.take_news():
+                logger.error("a record of the log does not fit damage=%s", damage)
         if not is_numbered:
             _number_events(state)
         # All that may have gaps is in memory: it was unflushed before, or has changed.
@@ -235,6 +241,14 @@ def _replay(
             if segment.flushed_offset < segment.length:
                 _mark_gaps(state, segment)
         state.admit_as_durable()
+
+
+def _unreadable(item: RecoveredBatch | Damage, error: WireError) -> LogCorruptError:
+    """Return the error of a start that meets a record of another version."""
+    place = f"batch {item.sequence} in {item.place}" if isinstance(item, RecoveredBatch) else item.place
+    return LogCorruptError(
+        f"a record of {place} is not one that this version knows: {error}; start the version that wrote it"
+    )
 
 
 def _refuse_lost_log(wal: Log, loss: LogLoss | None) -> None:

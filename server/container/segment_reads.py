@@ -30,12 +30,14 @@ class SegmentReads:
         """Raise if a read may not start there.
 
         Raises:
-            SegmentError: the offset cannot be read.
+            SegmentError: the offset cannot be read, also because the log contradicts what the segment has there.
             ContentLostError: it is beyond what is left of a segment of which content was lost.
         """
         if self._loss is not None and offset > segment.length and not segment.sealed:
             raise self._loss.error()
         segment.check_readable(offset)
+        if self._state.quarantine:
+            self._state.quarantine.check_readable(segment, offset)
 
     def start(self, segment: Segment, offset: int, size_max: int) -> list[memoryview] | PendingRead:
         """Return at least one and up to `size_max` bytes from `offset` on: at once, or from tier 2 when awaited.

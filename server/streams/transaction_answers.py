@@ -86,12 +86,14 @@ class TransactionAnswers:
         One that never began, and cannot begin any more, was aborted. By name alone that cannot be known.
 
         Raises:
-            ContentLostError: it may have begun, or ended, in what the log has lost.
+            ContentLostError: it may have begun, or ended, in what the log has lost; or the log contradicts it, such as
+                where a part of its commit could not be applied.
         """
         transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
         if self._container.loss is not None and not _is_over_for_good(transaction, by_name=not number):
             raise self._container.loss.error()
         if transaction is not None:
+            self.check_whole(transaction)
             return self._describe(transaction)
         is_over = (
             self._state.horizon <= number < self._state.next_id
@@ -111,6 +113,12 @@ class TransactionAnswers:
             size_bytes=0,
             names=[],
         )
+
+    def check_whole(self, transaction: Transaction) -> None:
+        """Raise ContentLostError if the log contradicts a transaction: a part of its commit could not be applied."""
+        damage = self._state.quarantine.get("transactions", transaction.number)
+        if damage is not None:
+            raise damage.error()
 
     def _describe(self, transaction: Transaction) -> m.TransactionInfo:
         """Return what is durable of a transaction, as a message without the names of its streams."""

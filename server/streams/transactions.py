@@ -413,6 +413,7 @@ class TransactionController:
         is_as_prepared = not branches and (is_by_name or transaction.admitted_state is not TransactionState.OPEN)
         is_same = is_as_prepared or transaction.admitted_digest == digest
         if transaction.admitted_state is TransactionState.COMMITTED and is_same:
+            self.answers.check_whole(transaction)
             return Admitted(transaction, None)
         producer = transaction.producer
         if transaction.admitted_state is not TransactionState.PREPARED or not is_same:

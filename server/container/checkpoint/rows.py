@@ -37,6 +37,7 @@ class CheckpointRows:
     wall_time_us: int
     accepted: AcceptedLoss
     log_capacity_bytes: int
+    # With the damages of entities, if there are any.
     clock_history: str
 
 
@@ -88,7 +89,13 @@ def take_rows(state: ContainerState) -> CheckpointRows:
         wall_time_us=state.wall_time_us,
         accepted=state.accepted,
         log_capacity_bytes=state.log_capacity_bytes,
-        clock_history=json.dumps([state.clock_history.last, state.clock_history.anchors]),
+        clock_history=json.dumps(
+            [
+                state.clock_history.last,
+                state.clock_history.anchors,
+                *([list(state.quarantine)] if state.quarantine else []),
+            ]
+        ),
     )
 
 

@@ -49,7 +49,8 @@ META: Final = Table(
     number=2,
     key=["id"],
     integers=["id", *META_NUMBERS, *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum"))],
-    # Of clock_history: the last reading, and pairs of uptime and Unix time, as JSON.
+    # Of clock_history, as JSON: the last reading, and pairs of uptime and Unix time; where entities are damaged, also
+    # the fields of each `EntityDamage`.
     texts=["server_id", "clock_history"],
 )
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from millrace.server.container.state.clock_history import NO_READING, ClockHistory, ClockReading
 from millrace.server.container.state.container_state import StoredState
+from millrace.server.container.state.quarantine import EntityDamage
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError
 from millrace.server.host.files import Buffer, FileSystem
 from millrace.server.wal import AcceptedLoss, LogOwner
@@ -309,7 +310,7 @@ class CheckpointStore:
 
     def _checkpoint_of(self, meta: Mapping[str, Any], *, is_verified: bool) -> Checkpoint:
         """Return the checkpoint with these columns of `meta`; those that are missing tell of nothing."""
-        last, anchors = json.loads(meta["clock_history"]) if "clock_history" in meta else (NO_READING, [])
+        last, anchors, *more = json.loads(meta["clock_history"]) if "clock_history" in meta else (NO_READING, [])
         stored = StoredState(
             archives={
                 "segments": self.segments,
@@ -328,6 +329,7 @@ class CheckpointStore:
             accepted=AcceptedLoss(meta.get("accepted_sequence", 0), meta.get("accepted_file_number", 0)),
             log_capacity_bytes=meta.get("log_capacity_bytes", 0),
             clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),
+            damages=[EntityDamage._make(each) for damages in more for each in damages],
             exclusive_writers=self.streams.exclusive_writers(),
             event_times=self.streams.event_times(),
         )

@@ -15,9 +15,11 @@ and by `apply_recovered` otherwise. Nor does it notify: it returns the segments 
 happens to the bytes of a run is the business of the sink: the running server holds all of them in the tail of the
 segment, recovery those that are not in tier 2, and `verify` only where these are.
 
-Applying never fails: what a record says was decided and checked before it was written. A record about something that
-damage has made unknown is left aside. A batch that the state contains already, which is known by its sequence, adds
-only its bytes, which no checkpoint has.
+What a record says was decided and checked before it was written; it is checked again here before it changes anything.
+One that does not fit is damage: it is not applied, and the entity that it contradicts is refused from then on (see
+`quarantine`). Of a commit, the parts that fit are merged. A record about something that damage has made unknown is left
+aside. A batch that the state contains already, which is known by its sequence, adds only its bytes, which no checkpoint
+has.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,15 +30,17 @@ from millrace.server.container.memtable import Extent
 from millrace.server.wal import Damage, RecoveredBatch
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
+from millrace.wire.errors import CodecError
 from millrace.wire.framing import decode
 
 from . import apply_producers, apply_segments, apply_streams, apply_transactions, apply_writers
-from .apply_segments import CurrentBatch
 from .clock_history import ClockHistory
 from .container_state import ContainerState
+from .current_batch import OFFSET_MAX, CurrentBatch, UnstorableRecord, checked_record
+from .quarantine import CONTAINER, UnfitRecordError
 from .segment import DamagedRange, Segment
 
-BatchItem = AppendRun | m.Message | Damage
+BatchItem = AppendRun | m.Message | Damage | UnstorableRecord
 """A run of appends, the record of a decision, or a range of the log that cannot be read."""
 
 BytesSink = Callable[[Segment, Extent], None]
@@ -60,11 +64,15 @@ def apply_batch(
     """
     batch = CurrentBatch(state, sequence=sequence, wall_time_us=wall_time_us)
     is_new = sequence > state.sequence
-    for item in items:
-        if isinstance(item, AppendRun):
-            _apply_run(batch, item, is_new=is_new, bytes_sink=bytes_sink)
-        elif is_new or isinstance(item, Damage):
-            _APPLIERS[type(item)](batch, item)
+    for batch.index, batch.item in enumerate(items):
+        item = batch.item
+        try:
+            if isinstance(item, AppendRun):
+                _apply_run(batch, item, is_new=is_new, bytes_sink=bytes_sink)
+            elif is_new or isinstance(item, Damage):
+                _APPLIERS[type(item)](batch, item)
+        except UnfitRecordError as error:
+            batch.refuse(error)
     # Only now: a batch that was applied in part must not pass for one that the state contains.
     if is_new:
         state.sequence, state.wall_time_us = sequence, wall_time_us
@@ -80,7 +88,7 @@ def pin_items(state: ContainerState, items: Iterable[BatchItem]) -> Pins:
                 state.writers.pin([item.writer_number], into=pins)
             elif isinstance(item, Damage):
                 state.segments.pin([segment_id for segment_id, _, _ in item.runs], into=pins)
-            else:
+            elif not isinstance(item, UnstorableRecord):
                 state.pin_required(m.required_entities(item), into=pins)
         return pins.transfer()
 
@@ -99,7 +107,11 @@ def apply_recovered(
     """
 
     def hold(segment: Segment, extent: Extent) -> None:
-        if extent.end > max(segment.flushed_offset, segment.start_offset) and not segment.has_lost(extent):
+        if (
+            extent.end > max(segment.flushed_offset, segment.start_offset)
+            and not segment.has_lost(extent)
+            and (extent.offset >= segment.flushed_offset and segment.tail.has_room(extent))  # else it did not fit
+        ):
             before_hold(extent)
             state.hold(segment, extent)
 
@@ -117,7 +129,14 @@ def items_of(batch: RecoveredBatch) -> list[BatchItem]:
     Raises:
         WireError: a record cannot be decoded.
     """
-    return [run if run.kind == KIND_APPENDS else decode(run.frames)[1] for run in batch.runs]
+    return [run if run.kind == KIND_APPENDS else _record_of(run) for run in batch.runs]
+
+
+def _record_of(run: AppendRun) -> m.Record | UnstorableRecord:
+    _, message = decode(run.frames)
+    if not isinstance(message, m.Record):
+        raise CodecError(message.type.name, "type", "it is not a record of a decision")
+    return checked_record(message)
 
 
 def _apply_run(batch: CurrentBatch, run: AppendRun, *, is_new: bool, bytes_sink: BytesSink) -> None:
@@ -127,7 +146,11 @@ def _apply_run(batch: CurrentBatch, run: AppendRun, *, is_new: bool, bytes_sink:
         if not is_new:
             return  # deleted before the checkpoint
         # Nothing is appended after the record of a delete: it is the record of the creation that was lost.
+        batch.check_number("segments", run.segment_id)
+        _check_numbers(batch, run)
         segment = state.add_lost_segment(run.segment_id)
+    elif is_new:
+        _check_run(batch, segment, run)
     end_events = segment.event_count + run.event_count if is_new else 0
     extent = Extent(run, sequence=batch.sequence, end_events=end_events, wall_time_us=batch.wall_time_us)
     if is_new:
@@ -147,6 +170,33 @@ def _apply_run(batch: CurrentBatch, run: AppendRun, *, is_new: bool, bytes_sink:
     bytes_sink(segment, extent)
 
 
+def _check_run(batch: CurrentBatch, segment: Segment, run: AppendRun) -> None:
+    """Raise unless a run can be added to a segment."""
+    batch.check_room(segment, run.offset, size=run.payload_size, event_count=run.event_count)
+    if segment.sealed:
+        end = run.offset + run.payload_size
+        raise batch.unfit("segments", segment.segment_id, "it is sealed, and takes no append", end=end)
+    _check_numbers(batch, run)
+
+
+def _check_numbers(batch: CurrentBatch, run: AppendRun) -> None:
+    """Raise unless the numbers of a run can be stored."""
+    sequences = run.sequences or (0,)
+    largest = max(run.offset + run.payload_size, run.writer_number, run.last_event_number, *sequences)
+    if largest > OFFSET_MAX:
+        raise batch.unfit("segments", run.segment_id, f"{largest} is above {OFFSET_MAX}")
+
+
+def _apply_unstorable(batch: CurrentBatch, item: UnstorableRecord) -> None:
+    """Raise, about the first entity that a record names."""
+    named = m.required_entities(item.record)
+    for kind in batch.state.caches:
+        for number in getattr(named, kind):
+            if isinstance(number, int) and number <= OFFSET_MAX:
+                raise batch.unfit(kind, number, f"{item.field_name} has {item.value}, above {OFFSET_MAX}")
+    raise batch.unfit(CONTAINER, 0, f"{item.field_name} has {item.value}, above {OFFSET_MAX}")
+
+
 def _apply_damage(batch: CurrentBatch, damage: Damage) -> None:
     """Let segments be as long as they were, and refuse reads of what is lost of them."""
     state = batch.state
@@ -160,6 +210,7 @@ def _apply_damage(batch: CurrentBatch, damage: Damage) -> None:
 
 _APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     Damage: _apply_damage,
+    UnstorableRecord: _apply_unstorable,
     **apply_segments.APPLIERS,
     **apply_writers.APPLIERS,
     **apply_streams.APPLIERS,

@@ -6,41 +6,49 @@ from typing import Any, Final
 from millrace.model.producer import ProducerRow
 from millrace.wire import messages as m
 
-from .apply_segments import CurrentBatch
-from .container_state import ContainerState
+from .current_batch import CurrentBatch
 from .producer import KnownProducer
 
 
-def commit_producer(state: ContainerState, committed: m.CommittedProducer) -> None:
+def commit_producer(batch: CurrentBatch, committed: m.CommittedProducer) -> None:
     """Record that a sequence is committed; a run of which damage has taken the record takes over."""
-    _change(state, committed, lambda row: row.taken(committed.holder, committed.run).committed(committed.sequence))
+    _change(batch, committed, lambda row: row.taken(committed.holder, committed.run).committed(committed.sequence))
 
 
 def _taken(batch: CurrentBatch, record: m.ProducerTaken) -> None:
-    _change(batch.state, record, lambda row: row.taken(record.holder, record.run))
+    _change(batch, record, lambda row: row.taken(record.holder, record.run))
 
 
 def _reset(batch: CurrentBatch, record: m.ProducerReset) -> None:
-    _change(batch.state, record, lambda row: row.reset(record.holder))
+    _change(batch, record, lambda row: row.reset(record.holder))
 
 
 def _described(batch: CurrentBatch, record: m.SequenceDescribed) -> None:
-    _change(batch.state, record, lambda row: row.with_fingerprint(record.sequence, record.fingerprint))
+    _change(batch, record, lambda row: row.with_fingerprint(record.sequence, record.fingerprint))
 
 
 def _change(
-    state: ContainerState,
+    batch: CurrentBatch,
     record: m.ProducerTaken | m.ProducerReset | m.SequenceDescribed | m.CommittedProducer,
     change: Callable[[ProducerRow], ProducerRow],
 ) -> None:
     """Change the durable row of the producer of a record, which is new if there is none."""
+    state = batch.state
     producer = state.producers.loaded(record.number)
     if producer is None:
+        batch.check_number("producers", record.number)
+        before = state.producers.find(record.producer_id)
+        if before is not None:
+            raise batch.unfit(
+                "producers", before.number, f"{record.producer_id} is to be producer {record.number}, too"
+            )
         producer = state.admitted_producers.pop(record.producer_id, None) or KnownProducer(
             number=record.number, writer_id=record.producer_id
         )
         state.use_id(producer.number)
         state.producers.add(producer)
+    elif producer.writer_id != record.producer_id:
+        raise batch.unfit("producers", record.number, f"it is {producer.writer_id}, and not {record.producer_id}")
     producer.row = change(producer.row)
     state.producers.changed(producer)
 

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
 
@@ -11,23 +10,11 @@ from millrace.server.container.memtable import LinkedExtent
 from millrace.wire import messages as m
 
 from .container_state import ContainerState
+from .current_batch import CurrentBatch
 from .garbage import DeleteAfter
 from .segment import START_INDEX_ROW, DamagedRange, Segment
 
 _MERGED: Final = "#merged/"
-
-
-@dataclass(slots=True)
-class CurrentBatch:
-    """The batch that is being applied, and the state which it is applied to.
-
-    Attributes:
-        sequence, wall_time_us: of the batch.
-    """
-
-    state: ContainerState
-    sequence: int
-    wall_time_us: int
 
 
 def merge_marker(source_id: int) -> str:
@@ -52,11 +39,10 @@ def create_segment(
     stream_id: int = 0,
     keys: KeyRange | None = None,
 ) -> None:
-    """Create a segment of a stream, or a raw one, which has neither `stream_id` nor `keys`."""
-    if batch.state.segments.peek(segment_id) is None:
-        batch.state.add_segment(
-            Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id, keys=keys)
-        )
+    """Create a segment of a stream, or a raw one, which has neither `stream_id` nor `keys`; its id was checked."""
+    batch.state.add_segment(
+        Segment(segment_id=segment_id, name=name, created_us=created_us, stream_id=stream_id, keys=keys)
+    )
 
 
 def seal_segments(batch: CurrentBatch, segment_ids: Iterable[int]) -> None:
@@ -96,10 +82,12 @@ def truncate_segments(batch: CurrentBatch, positions: Iterable[m.SavedPosition])
 
 
 def _segment_created(batch: CurrentBatch, record: m.SegmentCreated) -> None:
+    batch.check_new("segments", record.segment_id)
     create_segment(batch, record.segment_id, name=record.name, created_us=record.created_us)
 
 
 def _segment_sealed(batch: CurrentBatch, record: m.SegmentSealed) -> None:
+    _check_raw(batch, batch.state.segments.loaded(record.segment_id), "sealed")
     seal_segments(batch, [record.segment_id])
 
 
@@ -109,8 +97,47 @@ def _segment_truncated(batch: CurrentBatch, record: m.SegmentTruncated) -> None:
 
 def _segment_deleted(batch: CurrentBatch, record: m.SegmentDeleted) -> None:
     segment = batch.state.segments.loaded(record.segment_id)
+    _check_raw(batch, segment, "deleted")
     if segment is not None and segment.link is None:  # one that was merged belongs to its target now
         batch.state.delete_segments([record.segment_id])
+
+
+def _check_raw(batch: CurrentBatch, segment: Segment | None, change: str) -> None:
+    """Raise if a segment is part of a stream, or of an open transaction: these say themselves what becomes of it."""
+    if segment is None:
+        return
+    if segment.stream_id:
+        raise batch.unfit("segments", segment.segment_id, f"it belongs to stream {segment.stream_id}, and is {change}")
+    owner = batch.state.open_transactions.owner(segment.segment_id)
+    if owner is not None:
+        raise batch.unfit("segments", segment.segment_id, f"it belongs to transaction {owner.number}, and is {change}")
+
+
+def check_merge(
+    batch: CurrentBatch,
+    source: Segment | None,
+    target: Segment,
+    *,
+    source_start: int,
+    target_offset: int,
+    size: int,
+    event_count: int,
+) -> None:
+    """Raise unless a segment can be merged into another; the arguments are those of `merge_segment`."""
+    batch.check_room(target, target_offset, size=size, event_count=event_count)
+    if source is None:
+        return  # the log has lost all of it
+    number = source.segment_id
+    if source is target:
+        raise batch.unfit("segments", number, "it is to be merged into itself")
+    if source.link is not None:
+        raise batch.unfit("segments", number, f"it was merged before, into segment {source.link.target_id}")
+    if source_start < source.start_offset:
+        raise batch.unfit(
+            "segments", number, f"its bytes from {source_start} on are merged, and it starts at {source.start_offset}"
+        )
+    if event_count < source.event_count:
+        raise batch.unfit("segments", number, f"{event_count} events of it are merged, and it has {source.event_count}")
 
 
 def merge_segment(
@@ -124,7 +151,9 @@ def merge_segment(
     size: int,
     event_count: int,
 ) -> None:
-    """Let bytes of a segment be those of another; nothing is copied. What the log has lost of the source is damaged.
+    """Let bytes of a segment be those of another, as `check_merge` permits; nothing is copied.
+
+    What the log has lost of the source is damaged.
 
     Args:
         source: None if the log has lost all of it.
@@ -134,6 +163,9 @@ def merge_segment(
     state = batch.state
     if size:
         target.index.add(target_offset, events=target.event_count, wall_time_us=batch.wall_time_us)
+    if target_offset > target.length:
+        # Damage took the bytes between.
+        target.damages.append(DamagedRange(target.length, target_offset, "the log"))
     target.length = max(target.length, target_offset + size)
     target.event_count += event_count
     # The log may have lost the end of the source, or all of it.
@@ -167,6 +199,18 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
     target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
     if target is None:
         return
+    check_merge(
+        batch,
+        source,
+        target,
+        source_start=record.source_start,
+        target_offset=record.target_offset,
+        size=record.size,
+        event_count=record.event_count,
+    )
+    if target.sealed:
+        raise batch.unfit("segments", target.segment_id, "it is sealed, and takes no merge")
+    _check_raw(batch, source, "merged")
     marker = merge_marker(record.source_id)
     if marker not in target.attributes:  # applied again, the source is gone or has another name
         _set_attribute(state, target, marker, b"" if source is None else source.name.encode())
@@ -189,6 +233,8 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
 def _attribute_set(batch: CurrentBatch, record: m.AttributeSet) -> None:
     segment = batch.state.segments.loaded(record.segment_id)
     if segment is not None:
+        if record.key.startswith("#"):
+            raise batch.unfit("segments", record.segment_id, f"{record.key} is a mark of the server, not an attribute")
         _set_attribute(batch.state, segment, record.key, record.value if record.present else None)
 
 

@@ -10,15 +10,18 @@ from millrace.model.key_range import KeyRange
 from millrace.model.names import segment_of_stream
 from millrace.wire import messages as m
 
-from .apply_segments import CurrentBatch, create_segment, seal_segments, truncate_segments
+from .apply_segments import create_segment, seal_segments, truncate_segments
+from .current_batch import EPOCH_MAX, CurrentBatch
 from .labels import config_of
 from .stream import Stream
+
+_CUT_KINDS: Final = frozenset(m.CutKind)
 
 
 def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
     state = batch.state
-    if state.streams.peek(record.stream_id) is not None:
-        return
+    batch.check_new("streams", record.stream_id)
+    _check_created(batch, record.stream_id, record.segments, kept=())
     stream = Stream(
         stream_id=record.stream_id,
         name=record.name,
@@ -41,24 +44,46 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
 
 
 def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) -> None:
-    if record.epoch <= stream.epoch:
-        return
-    begin_epoch(
-        batch,
-        stream,
-        m.EpochRecord(
-            number=record.epoch,
-            started_us=record.scaled_us,
-            cause=record.cause,
-            sealed_ids=record.sealed_ids,
-            created=record.created,
-        ),
+    epoch = m.EpochRecord(
+        number=record.epoch,
+        started_us=record.scaled_us,
+        cause=record.cause,
+        sealed_ids=record.sealed_ids,
+        created=record.created,
     )
+    check_epoch(batch, stream, epoch)
+    begin_epoch(batch, stream, epoch)
     seal_segments(batch, record.sealed_ids)
 
 
+def check_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> None:
+    """Raise unless a stream can begin an epoch: afterwards its open segments cover each key once, as they do now."""
+    number = stream.stream_id
+    if stream.sealed:
+        raise batch.unfit("streams", number, f"it is sealed, and is to begin epoch {epoch.number}")
+    if not stream.epoch < epoch.number <= EPOCH_MAX:
+        raise batch.unfit("streams", number, f"epoch {epoch.number} is to follow epoch {stream.epoch}")
+    sealed_ids = set(epoch.sealed_ids)
+    kept = [part.key_range for part in stream.open_parts if part.segment_id not in sealed_ids]
+    if len(kept) + len(sealed_ids) != len(stream.open_parts):
+        raise batch.unfit("streams", number, f"not all of {sorted(sealed_ids)}, which are to be sealed, are open")
+    _check_created(batch, number, epoch.created, kept=kept)
+
+
+def _check_created(
+    batch: CurrentBatch, stream_id: int, created: Sequence[m.SegmentRangeRecord], *, kept: Sequence[KeyRange]
+) -> None:
+    """Raise unless segments can be created that cover each key once, together with those which stay open."""
+    batch.check_new_segments("streams", stream_id, [segment_id for segment_id, _, _ in created])
+    ranges = [batch.key_range("streams", stream_id, low, last) for _, low, last in created]
+    batch.check_ranges("streams", stream_id, [*kept, *ranges])
+
+
 def begin_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> None:
-    """Create the segments of an epoch before those which they replace are sealed: readers find both."""
+    """Create the segments of an epoch, which was checked, before those which they replace are sealed.
+
+    So readers find both.
+    """
     for index, (segment_id, low, last) in enumerate(epoch.created):
         create_segment(
             batch,
@@ -102,6 +127,10 @@ def _stream_start_moved(batch: CurrentBatch, record: m.StreamStartMoved) -> None
 
 def _move_start(batch: CurrentBatch, stream_id: int, positions: Sequence[m.SavedPosition]) -> None:
     state = batch.state
+    for segment_id in (position.segment_id for position in positions):
+        segment = state.segments.loaded(segment_id)
+        if segment is not None and segment.stream_id != stream_id:
+            raise batch.unfit("streams", stream_id, f"segment {segment_id} of its cut does not belong to it")
     truncate_segments(batch, positions)
     stream = state.streams.loaded(stream_id)
     if stream is None:
@@ -127,6 +156,7 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
     stream = batch.state.streams.remove(record.stream_id)
     if stream is None:
         return
+    batch.state.quarantine.discard("streams", record.stream_id)
     batch.state.delete_segments(stream.segment_ids)
     batch.state.forget_sequences(record.stream_id)
     batch.state.reconfigured_streams[record.stream_id] = None
@@ -135,6 +165,9 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
 
 
 def _cuts_saved(batch: CurrentBatch, stream: Stream, record: m.CutsSaved) -> None:
+    for cut in record.cuts:
+        if cut.kind not in _CUT_KINDS:
+            raise batch.unfit("streams", record.stream_id, f"cut {cut.name} of it is of kind {cut.kind}")
     for kind, name, positions, hold_s in record.cuts:
         stream.cuts[kind, name] = m.SavedCut(kind, name, record.saved_us, positions, hold_s)
     batch.state.moved_cursors.add(record.stream_id)

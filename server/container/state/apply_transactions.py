@@ -1,34 +1,71 @@
 """What the records of decisions about transactions do to the state."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from millrace.model.transaction import IMPLICIT_BRANCH, TransactionState
 from millrace.wire import messages as m
 
 from .apply_producers import commit_producer
-from .apply_segments import CurrentBatch, merge_segment, seal_segments
-from .apply_streams import begin_epoch
-from .container_state import ContainerState
+from .apply_segments import check_merge, merge_segment, seal_segments
+from .apply_streams import begin_epoch, check_epoch
+from .container_state import LOST_NAME, ContainerState
+from .current_batch import CurrentBatch
+from .quarantine import CONTAINER, UnfitRecordError
+from .segment import Segment
 from .transaction import Transaction, part_of, segment_of_part, transaction_of
 
+_ENDED_STATES: Final = (TransactionState.ABORTED, TransactionState.EXPIRED)
+_low: Final = attrgetter("low")
 _EPOCH_CAUSE: Final = "a transaction that began before the stream was scaled"
 
 
 def _ids_reserved(batch: CurrentBatch, record: m.IdsReserved) -> None:
-    batch.state.use_id(record.first + record.count - 1)
+    last = record.first + record.count - 1
+    batch.check_number(CONTAINER, last)
+    batch.state.use_id(last)
 
 
 def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
     state = batch.state
-    if state.transactions.loaded(record.number) is not None:
-        return
+    batch.check_new("transactions", record.number)
+    admitted = state.admitted_transactions.get(record.number)
+    if admitted is None:  # else the ranges are those of its streams
+        _check_routes(batch, record)
+    transaction = admitted or transaction_of(record)
+    _check_parts(batch, transaction, record.parts)
     _free_name(state, record.name)
-    transaction = state.admitted_transactions.pop(record.number, None) or transaction_of(record)
+    state.admitted_transactions.pop(record.number, None)
     state.use_id(transaction.number)
     state.transactions.add(transaction)
     state.open_transactions.add(transaction)
     _add_parts(state, transaction, record.parts, branch=IMPLICIT_BRANCH, created_us=record.begun_us)
+
+
+def _check_routes(batch: CurrentBatch, record: m.TransactionBegun) -> None:
+    """Raise unless the ranges by which a transaction routes cover each key once, in their order."""
+    number = record.number
+    for stream in record.streams:
+        ranges = [batch.key_range("transactions", number, low, last) for _, low, last in stream.ranges]
+        batch.check_ranges("transactions", number, ranges)
+        if ranges != sorted(ranges):
+            raise batch.unfit("transactions", number, f"its ranges of stream {stream.stream_id} do not ascend")
+
+
+def _check_parts(batch: CurrentBatch, transaction: Transaction, parts: Sequence[m.PartRecord]) -> None:
+    """Raise unless parts can be created: each holds one of the ranges by which the transaction routes."""
+    number = transaction.number
+    batch.check_new_segments("transactions", number, [part.segment_id for part in parts])
+    routes = {stream.stream_id: stream.ranges for stream in transaction.streams} if parts else {}
+    for part in parts:
+        ranges = routes.get(part.stream_id, ())
+        place = bisect_right(ranges, part.low, key=_low) - 1
+        if place < 0 or (ranges[place].low, ranges[place].last) != (part.low, part.last):
+            raise batch.unfit(
+                "transactions", number, f"part {part.segment_id} of it has keys by which it does not route"
+            )
 
 
 def _free_name(state: ContainerState, name: str) -> None:
@@ -42,24 +79,24 @@ def _free_name(state: ContainerState, name: str) -> None:
 def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
-    if transaction is None or transaction.state.is_final:
+    if transaction is None:
         return  # damage has taken its beginning; what is appended to the parts is in lost segments, until the commit
+    if transaction.state is not TransactionState.OPEN:
+        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to get parts")
+    _check_parts(batch, transaction, record.parts)
     _add_parts(state, transaction, record.parts, branch=record.branch, created_us=record.added_us)
 
 
 def _add_parts(
     state: ContainerState, transaction: Transaction, parts: Sequence[m.PartRecord], *, branch: int, created_us: int
 ) -> None:
-    """Give an open transaction those of some parts that it does not have."""
+    """Give an open transaction some parts, which were checked."""
     for part in parts:
         segment_id = part.segment_id
-        if segment_id in transaction.parts:
-            continue
         # What was admitted is the very object, if it still is.
         transaction.parts[segment_id] = transaction.admitted_parts.get(segment_id) or part_of(part, branch=branch)
         segment = state.admitted_segments.pop(segment_id, None) or segment_of_part(segment_id, created_us=created_us)
-        if state.segments.peek(segment_id) is None:
-            state.add_segment(segment)
+        state.add_segment(segment)
         state.touch("parts", transaction.number, segment_id)
     state.open_transactions.add_parts(transaction, [part.segment_id for part in parts])
     state.transactions.changed(transaction)
@@ -68,8 +105,11 @@ def _add_parts(
 def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
-    if transaction is None or transaction.state is not TransactionState.OPEN:
+    if transaction is None:
         return  # damage has taken its beginning
+    if transaction.state is not TransactionState.OPEN:
+        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be prepared")
+    _check_dropped(batch, transaction, record.dropped)
     _delete_parts(state, record.dropped)
     state.open_transactions.drop_parts(transaction, record.dropped)
     for segment_id in record.dropped:
@@ -85,29 +125,22 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
     if transaction is None:  # damage has taken its beginning
+        batch.check_number("transactions", record.number)
         transaction = Transaction(number=record.number, name=record.name, begun_us=record.committed_us, lease_ms=0)
         _free_name(state, record.name)
+        state.use_id(record.number)
         state.transactions.add(transaction)
     if transaction.state.is_final:
-        return
+        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be committed")
     for epoch in record.epochs:
         _begin_epoch(batch, epoch, started_us=record.committed_us)
+    # A part may be all of a segment that this commit begins and replaces at once.
+    sealed_ids = {segment_id for epoch in record.epochs for segment_id in epoch.sealed_ids}
     for part in record.parts:
-        target = state.segments.loaded(part.target_id)
-        if target is None:
-            continue  # damage has taken its creation
-        merge_segment(
-            batch,
-            state.segments.loaded(part.source_id),
-            target,
-            source_id=part.source_id,
-            source_start=0,
-            target_offset=part.target_offset,
-            size=part.size,
-            event_count=part.event_count,
-        )
-        state.written_bytes[target.stream_id] += part.size
-        state.written_events[target.stream_id] += part.event_count
+        try:
+            _merge_part(batch, transaction, part, sealed_ids=sealed_ids)
+        except UnfitRecordError as error:
+            _set_aside(batch, transaction, part.source_id, error)
     for cursor in record.cursors:
         stream = state.streams.loaded(cursor.stream_id)
         if stream is not None:
@@ -120,38 +153,124 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
             state.streams.changed(stream)
             state.moved_cursors.add(stream.stream_id)
     for producer in record.producers:
-        commit_producer(state, producer)
-    _delete_parts(state, record.dropped)
+        try:
+            commit_producer(batch, producer)
+        except UnfitRecordError as error:
+            batch.refuse(error)
+    try:
+        _check_dropped(batch, transaction, record.dropped)
+        _delete_parts(state, record.dropped)
+    except UnfitRecordError as error:
+        batch.refuse(error)
     transaction.digest = record.digest
     transaction.cuts = record.cuts
     _end(batch, transaction, TransactionState.COMMITTED, decided_us=record.committed_us)
 
 
+def _merge_part(
+    batch: CurrentBatch, transaction: Transaction, part: m.CommittedPart, *, sealed_ids: Collection[int]
+) -> None:
+    """Merge a part into its segment.
+
+    Args:
+        sealed_ids: segments that the commit itself has sealed.
+
+    Raises:
+        UnfitRecordError: it cannot be merged; nothing was changed.
+    """
+    state = batch.state
+    target, source = state.segments.loaded(part.target_id), state.segments.loaded(part.source_id)
+    if target is None:
+        raise batch.unfit(
+            "transactions", transaction.number, f"segment {part.target_id}, which it fills, does not exist"
+        )
+    check_merge(
+        batch,
+        source,
+        target,
+        source_start=0,
+        target_offset=part.target_offset,
+        size=part.size,
+        event_count=part.event_count,
+    )
+    if target.sealed and part.target_id not in sealed_ids:
+        end = part.target_offset + part.size
+        raise batch.unfit("segments", part.target_id, "it is sealed, and takes no part", end=end)
+    if source is not None:
+        _check_part_of(batch, transaction, source)
+    merge_segment(
+        batch,
+        source,
+        target,
+        source_id=part.source_id,
+        source_start=0,
+        target_offset=part.target_offset,
+        size=part.size,
+        event_count=part.event_count,
+    )
+    state.written_bytes[target.stream_id] += part.size
+    state.written_events[target.stream_id] += part.event_count
+
+
+def _set_aside(batch: CurrentBatch, transaction: Transaction, source_id: int, error: UnfitRecordError) -> None:
+    """Quarantine what a part does not fit, the outcome, and the part itself: its bytes stay until that is accepted."""
+    batch.refuse(error)
+    reason = f"part {source_id} of it could not be merged: {error.damage.entity}: {error.damage.reason}"
+    batch.refuse(batch.unfit("transactions", transaction.number, reason))
+    source = batch.state.segments.loaded(source_id)
+    if source is not None and source.link is None and _is_part_of(batch.state, transaction, source):
+        batch.refuse(batch.unfit("segments", source_id, "it was committed, and could not be merged"))
+
+
+def _is_part_of(state: ContainerState, transaction: Transaction, segment: Segment) -> bool:
+    """Return whether a segment is a part of a transaction, or a segment of which the log has lost the creation."""
+    owner = state.open_transactions.owner(segment.segment_id)
+    return owner is transaction or (owner is None and segment.name.startswith(LOST_NAME))
+
+
+def _check_part_of(batch: CurrentBatch, transaction: Transaction, segment: Segment) -> None:
+    if not _is_part_of(batch.state, transaction, segment):
+        raise batch.unfit("transactions", transaction.number, f"segment {segment.segment_id} is not a part of it")
+
+
+def _check_dropped(batch: CurrentBatch, transaction: Transaction, segment_ids: Iterable[int]) -> None:
+    """Raise unless segments that are to be dropped are parts of a transaction, as far as they exist."""
+    for segment_id in segment_ids:
+        segment = batch.state.segments.loaded(segment_id)
+        if segment is not None:
+            _check_part_of(batch, transaction, segment)
+
+
 def _begin_epoch(batch: CurrentBatch, epoch: m.CommitEpochRecord, *, started_us: int) -> None:
     stream = batch.state.streams.loaded(epoch.stream_id)
-    if stream is None or epoch.epoch <= stream.epoch:
+    if stream is None:
         return  # damage has taken its creation
-    begin_epoch(
-        batch,
-        stream,
-        m.EpochRecord(
-            number=epoch.epoch,
-            started_us=started_us,
-            cause=_EPOCH_CAUSE,
-            sealed_ids=epoch.sealed_ids,
-            created=epoch.created,
-        ),
+    begun = m.EpochRecord(
+        number=epoch.epoch,
+        started_us=started_us,
+        cause=_EPOCH_CAUSE,
+        sealed_ids=epoch.sealed_ids,
+        created=epoch.created,
     )
+    try:
+        check_epoch(batch, stream, begun)
+    except UnfitRecordError as error:
+        batch.refuse(error)
+        return
+    begin_epoch(batch, stream, begun)
     seal_segments(batch, epoch.sealed_ids)
     batch.state.streams.changed(stream)
 
 
 def _ended(batch: CurrentBatch, record: m.TransactionsEnded) -> None:
     for transaction in _loaded(batch.state, record.numbers):
-        if transaction.state.is_final:
-            continue
-        _delete_parts(batch.state, transaction.parts)
-        _end(batch, transaction, TransactionState(record.state), decided_us=record.ended_us)
+        if record.state not in _ENDED_STATES or transaction.state is TransactionState.COMMITTED:
+            reason = f"it is {transaction.state.name}, and is to end in state {record.state}"
+            batch.refuse(batch.unfit("transactions", transaction.number, reason))
+        elif not transaction.state.is_final:
+            batch.state.quarantine.discard("transactions", transaction.number)
+            _delete_parts(batch.state, transaction.parts)
+            _end(batch, transaction, TransactionState(record.state), decided_us=record.ended_us)
 
 
 def _delete_parts(state: ContainerState, segment_ids: Iterable[int]) -> None:
@@ -186,6 +305,7 @@ def _outcomes_forgotten(batch: CurrentBatch, record: m.OutcomesForgotten) -> Non
     for transaction in _loaded(state, record.numbers):
         if transaction.state.is_final:
             state.transactions.remove(transaction.number)
+            state.quarantine.discard("transactions", transaction.number)
             state.horizon = max(state.horizon, transaction.number + 1)
 
 

@@ -4,15 +4,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.model.exclusive_writer import ExclusiveWriter
+from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
-from .apply_segments import CurrentBatch
 from .clock_history import ClockReading
+from .current_batch import EPOCH_MAX, CurrentBatch
+from .quarantine import CONTAINER
 from .segment import Segment, WriterProgress
 from .sequences import Refusal, SequenceView
 from .writer import Writer, with_nonce
 
+UPTIME_US_MAX: Final = 1 << 62
+"""No servers run for so long: what is added to it can still be stored."""
 ACTIVITY_STEP_US: Final = 60_000_000
 """A busy writer is stored again this often, not with every checkpoint; `active_us` may be that much too early."""
 
@@ -53,14 +57,21 @@ def _advance_plain(batch: CurrentBatch, writer: Writer, stream_id: int) -> None:
 
 def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
     state = batch.state
-    writer = state.writers.loaded(record.writer_number)
+    number = record.writer_number
+    _check_epoch(batch, number, record.writer_epoch)
+    _check_epoch(batch, record.fenced_number, record.fenced_epoch)
+    writer = state.writers.loaded(number)
+    if writer is not None and writer.writer_id != record.writer_id:
+        raise batch.unfit("writers", number, f"it is {writer.writer_id!r}, and not {record.writer_id!r}")
     if writer is None:
+        batch.check_number("writers", number)
         before = state.writers.find(record.writer_id)
         if before is not None:
             if not before.expired_us:  # damage has taken the record that says so
                 state.forget_progress([before.writer_number])
                 state.exclusive_writers.expire([before.writer_number])
             state.writers.remove(before.writer_number)
+            state.quarantine.discard("writers", before.writer_number)
         writer = state.admitted_writers.pop(record.writer_id, None)
         if writer is None:
             # An unnamed one, which nobody can find before this.
@@ -89,7 +100,14 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
         _fence(batch, record.fenced_number, record.fenced_epoch)
 
 
+def _check_epoch(batch: CurrentBatch, writer_number: int, epoch: int) -> None:
+    """Raise if a writer cannot have an epoch: the next one must fit a record, too."""
+    if epoch > EPOCH_MAX:
+        raise batch.unfit("writers", writer_number, f"it is to have epoch {epoch}, above {EPOCH_MAX}")
+
+
 def _exclusive_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
+    _check_epoch(batch, record.writer_number, record.fenced_epoch)
     batch.state.exclusive_writers.release(record.stream_id, number=record.writer_number, epoch=record.writer_epoch)
     _fence(batch, record.writer_number, record.fenced_epoch)
 
@@ -125,6 +143,10 @@ def _sequences_refused(view: SequenceView, record: m.SequencesRefused) -> None:
 
 
 def _sequences_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
+    number = record.writer_number
+    _check_epoch(batch, number, record.writer_epoch)
+    if record.stored_through < NO_SEQUENCE:
+        raise batch.unfit("writers", number, f"it is to resume after sequence {record.stored_through}")
     writer = batch.state.writers.loaded(record.writer_number)
     if writer is not None:
         _begin_epoch(writer, record.writer_epoch, nonce=m.NO_NONCE)
@@ -153,12 +175,15 @@ def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
             state.writers.changed(writer)
     for number in record.forgotten:
         state.writers.remove(number)
+        state.quarantine.discard("writers", number)
     for number in (*record.marked, *record.forgotten):
         state.expiring_writers.pop(number, None)
 
 
 def _uptime_counted(batch: CurrentBatch, record: m.UptimeCounted) -> None:
     state = batch.state
+    if record.uptime_us > UPTIME_US_MAX:
+        raise batch.unfit(CONTAINER, 0, f"servers ran for {record.uptime_us} us, longer than {UPTIME_US_MAX}")
     if record.uptime_us >= state.uptime_us:
         state.uptime_us = record.uptime_us
         state.clock_history.observe(ClockReading(record.uptime_us, record.unix_us, record.monotonic_us, record.boot))

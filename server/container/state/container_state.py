@@ -29,6 +29,7 @@ from .exclusive_writers import ExclusiveWriters
 from .garbage import DeleteAfter, GarbageQueue
 from .id_ranges import IdRanges
 from .producer import KnownProducer
+from .quarantine import EntityDamage, Quarantine
 from .segment import Segment, Watcher
 from .stream import Stream
 from .transaction import OpenTransactions, Transaction
@@ -53,6 +54,7 @@ class StoredState:
         clock_history: to be continued.
         exclusive_writers: by stream id.
         event_times: bounds of event times, by the ids of the streams that have some.
+        damages: of entities, which are refused.
     """
 
     archives: Mapping[str, Archive[Any]]
@@ -68,8 +70,11 @@ class StoredState:
     clock_history: ClockHistory
     exclusive_writers: Mapping[int, ExclusiveWriter] = field(default_factory=dict)
     event_times: Mapping[int, EventTimeBounds] = field(default_factory=dict)
+    damages: Sequence[EntityDamage] = ()
 
 
+LOST_NAME: Final = "lost/segment-"
+"""The names of segments whose creation the log has lost begin so."""
 KINDS: Final = (
     ("segments", "segment_id", "name"),
     ("writers", "writer_number", "writer_id"),
@@ -134,6 +139,8 @@ class ContainerState:
         self.exclusive_writers = ExclusiveWriters(stored.exclusive_writers)
         # In memory for all streams that have some, so that an append is checked without loading its stream.
         self.event_times = dict(stored.event_times)
+        # Entities that the log contradicts.
+        self.quarantine = Quarantine(stored.damages)
         # Change feeds for the policy loop: stream -> new configuration (None: deleted), what was written to which
         # stream, and streams whose cursors changed. The consumer clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
@@ -376,7 +383,7 @@ class ContainerState:
 
     def add_lost_segment(self, segment_id: int) -> Segment:
         """Add a segment whose creation was lost to damage, under a name that says so."""
-        segment = Segment(segment_id=segment_id, name=f"lost/segment-{segment_id}", created_us=0)
+        segment = Segment(segment_id=segment_id, name=f"{LOST_NAME}{segment_id}", created_us=0)
         self.add_segment(segment)
         return segment
 
@@ -401,6 +408,8 @@ class ContainerState:
             if self.merged.pop(segment_id, None) is not None:
                 self._let_go(segment_id)
             segment.deleted = True
+            if segment.link is None:  # else nobody asked for that: the damage is to be named on
+                self.quarantine.discard("segments", segment_id)
             self._internal_count -= segment.is_internal
             self.attribute_bytes -= segment.attribute_bytes
             self.admitted_attribute_bytes -= segment.admitted_attribute_bytes

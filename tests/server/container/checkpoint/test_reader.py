@@ -1,5 +1,6 @@
 import pytest
 
+from millrace.model.key_range import KEY_SPACE
 from millrace.model.policy import StreamConfig
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.state.labels import tag_label
@@ -52,7 +53,7 @@ def test_streams_are_found_by_label_and_prefix(store: CheckpointStore) -> None:
                 created_us=0,
                 name=name,
                 configuration=StreamConfig(tags=tuple(tags)).to_json(),
-                segments=[],
+                segments=[m.SegmentRangeRecord(state.take_id(), 0, KEY_SPACE - 1)],
                 cursors=[],
             ),
         )

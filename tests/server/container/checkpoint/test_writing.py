@@ -2,13 +2,14 @@ import pytest
 
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.state.segment import WriterProgress
 from millrace.server.errors import (
     CheckpointDamagedError,
     StorageError,
 )
 from millrace.wire import messages as m
 from tests.server.container.checkpoint.stores import empty_state, loaded, loaded_state, save
-from tests.server.container.histories import durable_view, history, run_of
+from tests.server.container.histories import durable_view, history
 from tests.server.container.states import store as stored_state
 
 
@@ -33,7 +34,9 @@ def test_a_number_that_does_not_fit_is_refused_and_nothing_is_stored(store: Chec
     save(store, past.state, 1)
     before = durable_view(past.state)
     segment = past.state.segments[1]
-    past.apply(run_of(segment, offset=0, size=1, event_count=1, writer_number=2, last_event_number=2**63))
+    segment.writers[2] = WriterProgress(durable=2**63)
+    past.state.touch("progress", segment.segment_id, 2)
+    past.state.segments.changed(segment)
 
     with pytest.raises(StorageError, match="progress cannot be stored"):
         save(store, past.state, 2)
