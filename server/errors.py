@@ -33,6 +33,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 +-- OwnerFencedError              another server has taken the container over; this one must end
 +-- LeaseLapsedError              another server may have taken over; nothing is answered until that is known
 +-- InvalidArgumentError          a request that can never succeed
++-- DecisionMisfitError           a fault of the server: its decision does not fit what it would change; nothing was
 +-- SegmentError                  about one segment
 |   +-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError,
 |       SegmentDamagedError, OffsetBeyondEndError, ConditionFailedError,
@@ -285,6 +286,10 @@ class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
     """A request that can never succeed unchanged."""
 
     tells_state = True
+
+
+class DecisionMisfitError(ServerError):
+    """A fault of the server: a record that it decided on does not fit what it would change. It was not logged."""
 
 
 class SegmentError(ServerError):

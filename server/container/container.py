@@ -62,6 +62,7 @@ from .admission import (
     take_room,
 )
 from .catch_up_reader import CatchUpReader
+from .decision_checks import check_decision
 from .entity_cache import Pins
 from .event_times import bounds_for, within_bounds
 from .in_flight import InFlight, PendingDecision
@@ -412,6 +413,7 @@ class SegmentContainer:
         pins = Pins()
         try:
             self.state.pin_required(required or m.required_entities(record), into=pins)
+            check_decision(self.state, record)
             self.log.submit(AppendRun.of_record(frame), is_followed=is_followed)
         except BaseException:
             pins.release()
