@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def check_size(size: int, *, key: str | None, headers: Headers | None, append_si
         )
 
 
-def checked_timestamp(timestamp_us: int) -> int:
+def checked_timestamp(timestamp_us: Any) -> int:
     """Return a timestamp of an event, as an integer of Python.
 
     Raises:
