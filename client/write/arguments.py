@@ -52,15 +52,14 @@ def checked_timestamp(timestamp_us: Any) -> int:
         TypeError: not an integer.
         InvalidArgumentError: more than 64 bits.
     """
-    if type(timestamp_us) is not int:
-        try:
-            timestamp_us = index(timestamp_us)  # of numpy, say
-        except TypeError:
-            kind = type(timestamp_us).__name__
-            raise TypeError(f"timestamp_us is an integer of Unix microseconds, not {kind}") from None
-    if not -_INT64_LIMIT <= timestamp_us < _INT64_LIMIT:
-        raise InvalidArgumentError(f"timestamp_us={timestamp_us} does not fit 64 bits")
-    return timestamp_us
+    try:
+        checked: int = timestamp_us if type(timestamp_us) is int else index(timestamp_us)  # of numpy, say
+    except TypeError:
+        kind = type(timestamp_us).__name__
+        raise TypeError(f"timestamp_us is an integer of Unix microseconds, not {kind}") from None
+    if not -_INT64_LIMIT <= checked < _INT64_LIMIT:
+        raise InvalidArgumentError(f"timestamp_us={checked} does not fit 64 bits")
+    return checked
 
 
 def checked_timestamps(timestamps_us: Timestamps) -> Timestamps:
