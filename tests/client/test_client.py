@@ -31,7 +31,8 @@ async def test_scaling_is_one_epoch_and_repeating_it_is_none(client: Client, nam
     assert [segment.key_range for segment in info.open_segments] == [
         KeyRange(int(low * KEY_SPACE), int(high * KEY_SPACE)) for low, high in THIRDS
     ]
-    assert [segment.segment_id for segment in info.segments if segment.sealed_epoch == 1] == [first.segment_id]
+    whole = await client.stream_info(name)
+    assert [segment.segment_id for segment in whole.segments if segment.sealed_epoch == 1] == [first.segment_id]
     merged = await client.scale_stream(
         name,
         seal=[segment.segment_id for segment in info.open_segments[:2]],

@@ -49,7 +49,13 @@ many events there were before them: their `end_events` is 0."""
 
 
 def apply_batch(
-    state: ContainerState, items: Iterable[BatchItem], *, sequence: int, wall_time_us: int, bytes_sink: BytesSink
+    state: ContainerState,
+    items: Iterable[BatchItem],
+    *,
+    sequence: int,
+    wall_time_us: int,
+    bytes_sink: BytesSink,
+    may_block: bool = False,
 ) -> set[Segment]:
     """Carry out a batch of the log; return the segments with watchers to notify.
 
@@ -61,8 +67,9 @@ def apply_batch(
         sequence: of the batch; that of the state itself for damage that is not part of any batch.
         wall_time_us: when the log wrote it.
         bytes_sink: given the bytes of each run.
+        may_block: see `CurrentBatch`.
     """
-    batch = CurrentBatch(state, sequence=sequence, wall_time_us=wall_time_us)
+    batch = CurrentBatch(state, sequence=sequence, wall_time_us=wall_time_us, may_block=may_block)
     is_new = sequence > state.sequence
     for batch.index, batch.item in enumerate(items):
         item = batch.item
@@ -119,7 +126,7 @@ def apply_recovered(
     # Damage is told before the batches of which something was salvaged, and is no batch itself.
     sequence, wall_time_us = (state.sequence, 0) if isinstance(item, Damage) else (item.sequence, item.wall_time_us)
     with pin_items(state, items):
-        apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=hold)
+        apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=hold, may_block=True)
     state.idle.trim()
 
 

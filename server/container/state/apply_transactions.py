@@ -208,6 +208,9 @@ def _merge_part(
         size=part.size,
         event_count=part.event_count,
     )
+    if part.target_id in sealed_ids:
+        # It begins, and ends, with this very record: nobody has moved its admitted view.
+        target.admit_as_durable()
     state.written_bytes[target.stream_id] += part.size
     state.written_events[target.stream_id] += part.event_count
 

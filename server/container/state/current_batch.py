@@ -34,6 +34,8 @@ class CurrentBatch:
 
     Attributes:
         sequence, wall_time_us: of the batch.
+        may_block: whether the checkpoint is asked for entities that are not in memory, as in a recovery. A running
+            server gives each number once, and its event loop never waits for the disk.
         index: of the item that is being applied, from 0.
         item: that item.
     """
@@ -41,6 +43,7 @@ class CurrentBatch:
     state: ContainerState
     sequence: int
     wall_time_us: int
+    may_block: bool = False
     index: int = field(default=0, init=False)
     item: Any = field(default=None, init=False)
 
@@ -72,9 +75,10 @@ class CurrentBatch:
         return 0 < number - (container << CONTAINER_SHIFT) < IDS_COUNT_MAX
 
     def check_new(self, kind: str, number: int) -> None:
-        """Raise unless a number is free for a new entity. Blocks if the checkpoint must be asked."""
+        """Raise unless a number is free for a new entity."""
         self.check_number(kind, number)
-        if number in self.state.caches[kind]:
+        cache = self.state.caches[kind]
+        if number in cache if self.may_block else cache.peek(number) is not None:
             raise self.unfit(kind, number, "it is to be created, and exists already")
 
     def check_new_segments(self, kind: str, number: int, segment_ids: Iterable[int]) -> None:

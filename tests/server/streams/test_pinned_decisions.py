@@ -12,6 +12,7 @@ from millrace.wire import messages as m
 from tests.server.streams.containers import WHOLE, Streams, halves, streams_in
 from tests.support.clock import ManualClock
 from tests.support.storage import MemoryStorage
+from tests.support.views import differences
 from tests.support.waiting import at_once
 
 pytestmark = pytest.mark.asyncio
@@ -119,3 +120,21 @@ async def test_a_scale_that_waited_seals_the_segment_that_appends_find(tmp_path:
         with pytest.raises(SegmentSealedError):
             await streams.append(target, b"late")
         await waiting
+
+
+async def test_a_segment_that_a_commit_begins_and_fills_can_be_truncated(tmp_path: Path) -> None:
+    """Behaviours 63, 97: of a commit that a split overtook, the segment between the epochs has equal views."""
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        container, controller = streams.opened.container, streams.controller
+        stream, _ = await controller.create("a/b", segment_count=1, configuration="")
+        transactions = TransactionController(container, controller, options=TransactionsOptions())
+        number = await begin(streams, transactions, events=b"torn")
+        await controller.scale("a/b", sealed_ids=stream.segment_ids, ranges=halves(), cause="test")
+        await commit(transactions, number)
+        assert stream.epoch == 3
+
+        assert differences(container) == []
+        await controller.truncate("a/b", [m.SavedPosition(part.segment_id, 0, 0) for part in stream.open_parts])
+
+        (filled,) = [each for each in container.state.segments.present() if each.length and each.stream_id]
+        assert (filled.start_offset, filled.length) == (4, 4)
