@@ -234,12 +234,17 @@ def test_chunks_that_a_server_replaces_during_the_check_are_not_missing(
 ) -> None:
     """Behaviour 41, of a store in use: nothing sound is named, and what is missing is."""
     replaced = key_of(served, "/segments/")
-    with server(served.folder, settings=QUICK | served.settings()) as running:
-        with millrace.blocking.connect(running.address) as client:
-            client.segments.append("raw/a", b"d" * 5000)
-    garbage = {"MILLRACE_CONTAINER_GARBAGE_INTERVAL_S": "0.05"}
-    with server(served.folder, settings=QUICK | garbage | served.settings()):
-        wait_until(lambda: replaced not in keys_in(served.bucket))
+    at_once = {"MILLRACE_CONTAINER_GARBAGE_INTERVAL_S": "0.05", "MILLRACE_CONTAINER_FLUSH_AGE_S": "0.05"}
+    with (
+        server(served.folder, settings=QUICK | at_once | served.settings()) as running,
+        millrace.blocking.connect(running.address) as client,
+    ):
+
+        def is_deleted() -> bool:
+            client.segments.append("raw/a", b"d" * 500)  # a chunk that is replaced is kept for two copies more
+            return replaced not in keys_in(served.bucket)
+
+        wait_until(is_deleted)
     later = {key: ask(served.bucket, "GET", key) for key in keys_in(served.bucket)}
 
     def check(later: dict[str, bytes]) -> list[dict[str, str]]:
