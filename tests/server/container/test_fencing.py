@@ -414,7 +414,8 @@ async def test_orphans_are_looked_for_every_day_where_a_superseded_server_may_st
             await place.storage.publish(f"c0000/{late}", [b"left over"])
             place.home.clock.move(ORPHAN_SEARCH_INTERVAL_S)
             await until(lambda: waiting(garbage, DeleteAfter.COPY) == [late])
-            await published(opened)
+            for _ in range(2):
+                await published(opened)
             assert not place.storage.names()
         cleaning.cancel()
         await asyncio.gather(cleaning, return_exceptions=True)
