@@ -227,9 +227,10 @@ async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
         last = info.segments[0].last
         halves = [m.KeyRangeRecord(0, last // 2), m.KeyRangeRecord(last // 2 + 1, last)]
         transaction = None
-        for ranges in [halves, [m.KeyRangeRecord(0, last)]] * 5 + [halves]:
+        scales = [halves, [m.KeyRangeRecord(0, last)]] * 5 + [halves]
+        for number, ranges in enumerate(scales, start=1):
             opened = [segment.segment_id for segment in info.segments if not segment.sealed]
-            if len(info.segments) == 16:
+            if number == len(scales):
                 transaction = await PeerTransaction.begin(peer, "a/b")
                 await transaction.write(b"event")
             info = await peer.ask(m.ScaleStream("a/b", opened, ranges), m.StreamInfo)
@@ -243,7 +244,9 @@ async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
         opened = [segment.segment_id for segment in info.segments if not segment.sealed]
         with await loader.pin(m.Required(segments=opened)) as pins:
             await loader._pin(state.streams, ["a/b"], pins)
-            assert not all(state.segments.is_resident(segment.segment_id) for segment in info.segments)
+            stream = state.streams.find("a/b")
+            assert stream is not None
+            assert not all(map(state.segments.is_resident, stream.segment_ids))
             loop, loads = get_ident(), []
             load = state.segments.archive.load
 
