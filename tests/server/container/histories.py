@@ -237,7 +237,11 @@ class History(TransactionSteps):
 
     def append_sequenced(self, choice: int, amount: int) -> None:
         found = self._writer_on_stream(choice)
-        segments = [segment for segment in self.state.segments.values() if found and segment.stream_id == found[1]]
+        segments = [
+            segment
+            for segment in self.state.segments.values()
+            if found and segment.stream_id == found[1] and not segment.sealed
+        ]
         if found and segments:
             segment = segments[amount % len(segments)]
             progress = segment.writers.get(found[0])
@@ -393,6 +397,8 @@ class History(TransactionSteps):
         return segments[choice % len(segments)] if segments else None
 
     def _append(self, segment: Segment, *, amount: int, gap: int, writer_number: int, last_event_number: int) -> None:
+        if segment.sealed:
+            return  # no server admits that
         self.apply(
             run_of(
                 segment,
