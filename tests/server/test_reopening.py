@@ -171,6 +171,7 @@ async def test_a_checkpoint_that_cannot_be_read_for_a_while_is_not_damaged() -> 
             await peer.create_segment(f"raw/{number}")
         await opened.flusher.flush()
         await opened.flusher.checkpoint()
+        await asyncio.sleep(0)  # idle entities are evicted after the step in which they fell idle
         idle = next(number for number in range(1, 6) if not opened.container.state.segments.is_resident(number))
         disk.files.refuses = lambda _number, path, _is_change: path == CHECKPOINT
         assert await code_of(peer.info(idle)) is ErrorCode.UNAVAILABLE
