@@ -23,7 +23,7 @@ from .s3_gateway import Gateway, s3_gateway
 from .session import Session
 
 LIMITS_S: Final = {"kill": 5.0, "term": 1.0, "stop": 5.0, "silence": 5.0}
-"""What is promised, for each way in which a server ends."""
+"""The longest failover that is promised, by the way in which a server ends."""
 _NAMES: Final = {
     "kill": "kill -9 of",
     "term": "orderly stop of",

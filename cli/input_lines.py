@@ -97,7 +97,7 @@ class LineSplitter:
 
 
 def is_wide(first_line: bytes) -> bool:
-    """Whether the bytes before the first line feed of an input are UTF-16 or UTF-32.
+    """Return whether the bytes before the first line feed of an input are UTF-16 or UTF-32.
 
     Without a byte order mark, this is recognized for characters below 256, in which every other byte is zero.
     """

@@ -96,7 +96,7 @@ class CsvJoiner:
 
 
 def ends_in_quotes(line: bytes, *, is_open: bool) -> bool:
-    """Whether a quoted field is open at the end of a line, if one was, or none, before the line.
+    """Return whether a quoted field is open at the end of a line; `is_open`: whether one was at its beginning.
 
     A quote opens a field only as its first character. Anywhere else in a field it is an ordinary character.
     """

@@ -23,7 +23,7 @@ class KeyFieldError(ValueError):
 
 
 def is_json(first_line: bytes) -> bool:
-    """Whether the records of an input are JSON objects, not CSV."""
+    """Return whether the records of an input are JSON objects, not CSV."""
     return first_line.lstrip().startswith(b"{")
 
 

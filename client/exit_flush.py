@@ -24,9 +24,9 @@ from millrace.client.transport.fork_guard import ForkGuard
 logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S: Final = 5.0
-"""How long the end of a program waits for its open writers, all together."""
+"""Time limit at exit for the flush of all open writers together."""
 STOP_TIMEOUT_S: Final = 1.0
-"""How long it waits beyond that for each thread of a client."""
+"""Further time limit at exit for each thread of a client."""
 
 # Both are changed by the threads of several loops.
 _lock = threading.Lock()
@@ -36,7 +36,7 @@ _has_finalizer = False
 
 
 class Unstored(NamedTuple):
-    """What a writer has taken and does not know to be stored: events, or bytes of a byte stream."""
+    """Events, or bytes of a byte stream, that a writer accepted and that are not acknowledged."""
 
     events: int = 0
     bytes: int = 0

@@ -15,7 +15,7 @@ _LIKELY_US: Final = (946_684_800_000_000, 4_102_444_800_000_000)
 
 
 class OutsideTimes(StrEnum):
-    """What becomes of events whose time is outside of the bounds."""
+    """The treatment of events with a time outside of the bounds."""
 
     REFUSE = "refuse"
     """The append fails, and nothing of it is stored."""

@@ -92,12 +92,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes came so far."""
+        """Bytes received so far."""
         return self._received_bytes
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the server owes something: an acknowledgement, a reply, or the data of a subscription."""
+        """True while an acknowledgement, a reply, or the data of a subscription is outstanding."""
         session = self._session
         return bool(len(session.appends) or session.requests.count or session.requests.lasting_count)
 

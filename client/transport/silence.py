@@ -21,7 +21,7 @@ from .connection import Connection
 logger = logging.getLogger(__name__)
 
 SILENCE_S: Final = 1.0
-"""How long a server may be silent before it is asked, and after that before the others are."""
+"""Silence after which a server is pinged, and again as long before other addresses are dialed."""
 ATTEMPTS_INTERVAL_S: Final = 0.25
 """Between attempts at the other addresses."""
 

@@ -142,7 +142,7 @@ class Delivery:
 
     @property
     def held_count(self) -> int:
-        """How many events have no outcome yet."""
+        """The number of events without an outcome."""
         return sum(segment.held_count for segment in self.targets.segments)
 
     @property

@@ -48,7 +48,7 @@ class FeedPlaces:
 
     @property
     def held_bytes(self) -> int:
-        """How much memory all feeds hold, about."""
+        """Approximate memory of all feeds, in bytes."""
         return self._held_bytes
 
     def open(self, place: FeedPlace) -> bool:

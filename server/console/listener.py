@@ -38,7 +38,7 @@ REQUEST_SIZE_BYTES_MAX: Final = 128 << 10
 """Of the request line and the headers; the cut of a stream of 4,096 segments may be one."""
 READ_SIZE_BYTES: Final = 4096
 UPTAKE_CHECKED_S: Final = 0.25
-"""How often it is looked at whether the peer of a stream takes anything."""
+"""Interval at which stalled peers are detected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class LogLoss:
 
     @property
     def remedy(self) -> str:
-        """What an operator can do about it, as it continues "until"."""
+        """The remedy for an operator, as a clause that continues "until"."""
         if self.store:
             return (
                 "the objects are put back, from older versions if the bucket keeps those, and a server is started "

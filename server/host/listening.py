@@ -30,7 +30,7 @@ async def bind(address: Address, protocol: Callable[[], asyncio.BaseProtocol]) -
 
 
 def is_for_both_families(host: str) -> bool:
-    """Whether a host means all addresses of the machine, and IPv4 clients reach it, too: `::`, on most systems."""
+    """Return whether a host is `::` on a system where such a socket also accepts IPv4."""
     return host == "::" and socket.has_dualstack_ipv6()
 
 

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 WRONG_TOKEN_DELAY_S: Final = 1.0
-"""How long the answer to a wrong token is withheld."""
+"""Delay of the reply to a wrong token."""
 
 
 class Verdict(Enum):
