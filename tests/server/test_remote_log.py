@@ -307,3 +307,31 @@ async def test_a_log_in_a_store_needs_a_store(tmp_path: Path) -> None:
         match=r"store is None; it must be a URL such as s3://BUCKET/PREFIX where the log is in the object store",
     ):
         server_options(tmp_path, wal=REMOTE)
+
+
+async def test_a_full_log_takes_appends_again_by_itself_after_a_takeover(tmp_path: Path) -> None:
+    """The first copy of the new owner frees nothing: the log is kept for the copy before it. No append is news then."""
+    store = MemoryObjectStore()
+    first = site(tmp_path / "first", store)
+    await first.start()
+    await first.stored(b"one")
+    opened = first.server._open
+    assert opened is not None
+    await opened.flusher.flush()
+    await opened.flusher.checkpoint()
+    await opened.flusher.copy()
+    async with await Peer.connect(first.server.address) as peer:
+        segment_id = (await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)).segment_id
+        while True:
+            (outcome,) = await peer.settled(await peer.append(segment_id, bytes(60_000)))
+            if outcome is ErrorCode.NO_SPACE:
+                break
+    await first.killed()
+
+    second = site(tmp_path / "second", store)
+    await second.start()
+    opened = second.server._open
+    assert opened is not None
+    await second.until(lambda: opened.container.log.fullness < 0.5)
+    await second.stored_more(b"two")
+    await second.stop()

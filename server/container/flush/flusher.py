@@ -40,6 +40,7 @@ from .selector import (
     is_copy_due,
     is_log_filling,
     is_log_held,
+    is_log_short_of_room,
     largest_first,
     pass_interval_s,
     recycling_pays,
@@ -329,12 +330,22 @@ class Flusher:
             copy_size_bytes=self._checkpointer.copy_size_bytes,
         )
 
+    def _frees_kept_log(self) -> bool:
+        """Return whether the log is short of room, and the next copy frees what is kept for the copy before the newest.
+
+        Then one is due even without news: a full log takes no append that would be news.
+        """
+        log, kept_from = self._log, self._checkpointer.keeps_log_from
+        return kept_from is not None and is_log_short_of_room(log.fullness) and log.reclaimable_bytes(kept_from - 1) > 0
+
     def _is_checkpoint_due(self) -> bool:
         # While a copy of an earlier checkpoint is made, a newer one would not recycle the log sooner.
         recycles = self._copying is None and self._log.reclaimable_bytes(self._state.sequence) > 0
         recycles = recycles and self._recycling_pays(self._state.replay_from)
+        has_changes = self._state.changed_count > 0 or self._state.garbage.waits_for_checkpoint
         return is_checkpoint_due(
-            has_changes=self._state.changed_count > 0 or self._state.garbage.waits_for_checkpoint,
+            # A copy is of a checkpoint of this start.
+            has_changes=has_changes or (self._checkpointer.saved is None and self._frees_kept_log()),
             is_pressing=recycles or self._changes_are_many,
             age_s=self._clock.monotonic_s() - self._checkpointer.begun_s,
             options=self._options,
@@ -344,7 +355,7 @@ class Flusher:
         checkpointer = self._checkpointer
         saved = checkpointer.saved
         return self._copying is None and is_copy_due(
-            frees_log=saved is not None and self._recycling_pays(saved.version.replay_from),
+            frees_log=saved is not None and (self._recycling_pays(saved.version.replay_from) or self._frees_kept_log()),
             frees_garbage=self._state.garbage.waits_for_copy,
             has_news=checkpointer.has_news,
             age_s=self._clock.monotonic_s() - checkpointer.copy_begun_s,

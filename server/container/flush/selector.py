@@ -18,6 +18,8 @@ CHANGED_COUNT_MAX: Final = 50_000
 """With so many new entities, or changed ones, a checkpoint is due: until then they are held in memory."""
 CHECKPOINT_INTERVAL_S_MIN: Final = 0.1
 LOG_FULLNESS_LOW: Final = 0.25
+LOG_FULLNESS_HIGH: Final = 0.5
+"""Where two copies keep the log, each is made of at most a quarter of it; see `recycling_pays`."""
 LOG_SHARE_OF_TAILS_MAX: Final = 0.5
 """Where flushes are paid for, tails wait until they hold on to so much of what the log may grow to."""
 PRESSED_COUNT_MAX: Final = 64
@@ -73,6 +75,11 @@ def recycling_pays(*, reclaimable_bytes: int, capacity_bytes: int, copy_size_byt
 def is_log_filling(fullness: float) -> bool:
     """Return whether bytes should be flushed before they are old: more than a quarter of the log is in use."""
     return fullness > LOG_FULLNESS_LOW
+
+
+def is_log_short_of_room(fullness: float) -> bool:
+    """Return whether whatever frees some of the log is worth it: more than half of it is in use."""
+    return fullness > LOG_FULLNESS_HIGH
 
 
 def are_many(*, added_count: int, changed_count: int) -> bool:
