@@ -1,4 +1,6 @@
-# A server in a container: docker build -t millrace . && docker run -p 9240:9240 -v millrace:/data millrace
+# A server in a container. It listens on all interfaces, so it starts only with a token (or MILLRACE_INSECURE=true):
+#
+#   docker build -t millrace . && docker run -p 9240:9240 -v millrace:/data -e MILLRACE_FRONT_TOKEN=... millrace
 #
 # Settings go by the environment, MILLRACE_PART_OPTION, or by options after the name of the image, which then begin
 # with `serve`; docs/settings.md lists them.

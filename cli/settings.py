@@ -58,6 +58,10 @@ class Given:
             show_default="no",
         ),
     ] = None
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Allow access from other machines without a token.", show_default="no"),
+    ] = None
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="TOML file of settings.", show_default="$MILLRACE_CONFIG")
     ] = None
@@ -78,6 +82,7 @@ class Given:
             "store": self.store,
             "wal.place": self.log,
             "standby": self.standby or None,
+            "insecure": self.insecure or None,
             **more,
         }
         with _as_wrong_usage():

@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--store", help="object store of the history: s3://BUCKET/PREFIX (default: none)")
     parser.add_argument("--log", choices=["local", "object"], help="where the log is (default: local)")
     parser.add_argument("--standby", action="store_true", help="wait while another server has the history")
+    parser.add_argument("--insecure", action="store_true", help="allow access from other machines without a token")
     parser.add_argument("--log-level", default="WARNING")
     parser.add_argument("--log-format", help="of standard error: text or json (default: text)")
     arguments = parser.parse_args()
@@ -60,6 +61,7 @@ def main() -> int:
         "store": arguments.store,
         "wal.place": arguments.log,
         "standby": arguments.standby or None,
+        "insecure": arguments.insecure or None,
         "log.level": arguments.log_level.lower(),
         "log.format": arguments.log_format,
     }

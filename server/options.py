@@ -11,6 +11,7 @@ from millrace.model.address import Address
 from millrace.server.console.options import FeedOptions
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
+from millrace.server.host.loopback import is_loopback
 from millrace.server.streams.options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
@@ -77,6 +78,7 @@ class ServerOptions:
             there is history.
         standby: while another server has the history, wait, and take over when that has ended; needs a log in the
             object store.
+        insecure: whether a server without a token may listen on addresses that other machines can reach.
         shutdown_s: how long a server that is stopped waits for running requests.
     """
 
@@ -85,6 +87,7 @@ class ServerOptions:
     console: Address | None = field(default=Address("127.0.0.1", CONSOLE_PORT))
     store: StoreUrl | None = None
     standby: bool = False
+    insecure: bool = False
     shutdown_s: float = 10.0
     log: LogOptions = field(default_factory=LogOptions)
     wal: WalOptions = field(default_factory=WalOptions)
@@ -101,6 +104,7 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         demand_above_zero(self, "shutdown_s")
+        self._demand_token()
         is_apart = self.console != self.listen or not self.listen.port
         demand(is_apart, self, "console", "another address than listen")
         demand(
@@ -117,6 +121,20 @@ class ServerOptions:
             "false where the log is on a local disk: a server that takes over would not have what was acknowledged; set"
             " --store URL --log object",
         )
+
+    def _demand_token(self) -> None:
+        """Raise SettingError about a port that other machines can reach, without a token and without `insecure`."""
+        if self.front.token or self.insecure:
+            return
+        for name in ("listen", "console"):
+            address: Address | None = getattr(self, name)
+            demand(
+                address is None or is_loopback(address.host),
+                self,
+                name,
+                "a loopback address, such as 127.0.0.1, unless clients have to send a token (MILLRACE_FRONT_TOKEN) or"
+                " --insecure allows access without a token",
+            )
 
     @property
     def has_remote_log(self) -> bool:

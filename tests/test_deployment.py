@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from millrace.client.options import parse_addresses
 from millrace.client.testing import server
 from millrace.model.quantities import parse_duration
 from millrace.server.console.liveness import LIVE_S
+from millrace.server.errors import ConfigurationError
 from millrace.server.options import LEASE_OF_LOG_S, ServerOptions
 from millrace.server.settings import declared, load_settings
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
@@ -36,6 +37,7 @@ POD: Final[dict[str, Any]] = MANIFESTS["StatefulSet"]["spec"]["template"]
 CONTAINER: Final[dict[str, Any]] = POD["spec"]["containers"][0]
 KUBERNETES_VERSIONS: Final = ("1.28", "1.33")
 IMAGE: Final = dict(assignment.split("=", 1) for line in arguments("ENV") for assignment in line.split())
+TOKEN: Final = {"MILLRACE_FRONT_TOKEN": "s3cret"}
 (USER,) = arguments("USER")
 (VOLUME,) = arguments("VOLUME")
 
@@ -48,11 +50,13 @@ class Started:
         command: what follows `millrace`.
         environment: what the file sets.
         image: what the image sets, which is the weaker one.
+        secret: what the administrator adds: a secret of the cluster, lines in a file that nobody else can read.
     """
 
     command: list[str]
     environment: dict[str, str]
     image: dict[str, str] = field(default_factory=lambda: IMAGE)
+    secret: dict[str, str] = field(default_factory=dict)
 
 
 def unit() -> configparser.RawConfigParser:
@@ -77,8 +81,8 @@ def compose_servers() -> dict[str, dict[str, Any]]:
 
 STARTED: Final = {
     **{name: Started(each["command"], each["environment"]) for name, each in compose_servers().items()},
-    "kubernetes": Started(CONTAINER["args"], MANIFESTS["ConfigMap"]["data"]),
-    "systemd": Started(shlex.split(unit()["Service"]["ExecStart"])[1:], environment_file(), {}),
+    "kubernetes": Started(CONTAINER["args"], MANIFESTS["ConfigMap"]["data"], secret=TOKEN),
+    "systemd": Started(shlex.split(unit()["Service"]["ExecStart"])[1:], environment_file(), {}, TOKEN),
 }
 
 
@@ -103,7 +107,7 @@ def parse(words: list[str]) -> dict[str, Any]:
 
 def options_of(started: Started, monkeypatch: pytest.MonkeyPatch) -> ServerOptions:
     """Return the settings with which a server runs, as `millrace serve` finds them."""
-    for name, value in (started.image | started.environment).items():
+    for name, value in (started.image | started.environment | started.secret).items():
         monkeypatch.setenv(name, str(value))
     given = parse(started.command)
     names = {"data_dir": "data_dir", "listen": "listen", "console": "console", "store": "store", "log": "wal.place"}
@@ -125,6 +129,17 @@ def test_each_file_starts_a_server_with_a_standby(name: str, monkeypatch: pytest
     assert options.standby is True
     assert options.console is not None
     assert (options.listen.port, options.console.port) == (DATA_PORT, CONSOLE_PORT)
+
+
+@pytest.mark.parametrize("name", [name for name, started in STARTED.items() if started.secret])
+def test_a_file_says_where_its_token_goes_and_starts_no_server_without_one(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = PAGE if name == "systemd" else (ROOT / "deploy" / f"{name}.yaml").read_text()
+
+    assert "MILLRACE_FRONT_TOKEN=..." in text
+    with pytest.raises(ConfigurationError, match=r"LISTEN|--listen"):
+        options_of(replace(STARTED[name], secret={}), monkeypatch)
 
 
 @pytest.mark.parametrize("name", STARTED)

@@ -14,6 +14,7 @@ import pytest
 
 from millrace.cli.main import COMMANDS
 from millrace.client.testing import server
+from millrace.server.errors import ConfigurationError
 from millrace.server.settings import load_settings
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 from tests.support.installed import ROOT, build_wheel
@@ -81,7 +82,9 @@ def test_its_settings_are_settings_and_its_data_are_in_the_volume(monkeypatch: p
     (environment,), (volume,), (user,) = arguments("ENV"), arguments("VOLUME"), arguments("USER")
     for assignment in environment.split():
         monkeypatch.setenv(*assignment.split("=", 1))
-    settings = load_settings({})
+    with pytest.raises(ConfigurationError, match="MILLRACE_LISTEN is"):
+        load_settings({})
+    settings = load_settings({"front.token": "s3cret"})
 
     assert [str(each.source) for each in settings.settings].count("environment") == len(environment.split())
     assert str(settings.options.data_folder) == volume

@@ -1,16 +1,13 @@
 """Who may ask the console: those who have its token, and no page of another site."""
 
 from http import HTTPStatus
-from ipaddress import ip_address
-from typing import Final
 from urllib.parse import urlsplit
 
+from millrace.server.host.loopback import is_loopback
 from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S, TokenGate, Verdict
 
 from .listener import Request
 from .requests import RefusedError
-
-LOCAL_NAME: Final = "localhost"
 
 
 class Access:
@@ -27,7 +24,7 @@ class Access:
     def __init__(self, *, token: str, host: str) -> None:
         self.token = token
         self._gate = TokenGate(token)
-        self._demands_local_name = not token and _is_local(host)
+        self._demands_local_name = not token and is_loopback(host)
 
     def check_name(self, request: Request) -> None:
         """Check under which name the console was asked, where only that tells who asks.
@@ -39,7 +36,7 @@ class Access:
             RefusedError: no program of this machine would ask under this name.
         """
         name = request.headers.get("host")
-        if self._demands_local_name and name is not None and not _is_local(_host_of(name)):
+        if self._demands_local_name and name is not None and not is_loopback(_host_of(name)):
             problem = (
                 f"the console listens on this machine alone and is not called {name[:100]!r}: ask localhost, or "
                 "127.0.0.1, or give the server a token (MILLRACE_FRONT_TOKEN)"
@@ -97,14 +94,3 @@ def _host_of(name: str) -> str:
         return (urlsplit(f"//{name}").hostname or "").removesuffix(".")
     except ValueError:
         return ""
-
-
-def _is_local(host: str) -> bool:
-    """Return whether a host is this machine by its name or number, without asking anybody."""
-    if host == LOCAL_NAME or host.endswith(f".{LOCAL_NAME}"):
-        return True
-    try:
-        address = ip_address(host)
-        return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-    except ValueError:
-        return False

@@ -146,6 +146,28 @@ def test_an_unknown_setting_is_wrong_usage(serve: Serve) -> None:
     assert "did you mean MILLRACE_WAL_FILE_SIZE_BYTES?" in log
 
 
+def test_a_port_for_other_machines_without_a_token_is_wrong_usage(serve: Serve, tmp_path: Path) -> None:
+    process = serve("--listen", "0.0.0.0:0")
+    log = " ".join(process.communicate()[1].split())
+
+    assert process.returncode == 2
+    assert "--listen is 0.0.0.0:0; it must be a loopback address" in log
+    assert "MILLRACE_FRONT_TOKEN" in log
+    assert "--insecure" in log
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"), [(["--insecure"], {}), ([], {"MILLRACE_FRONT_TOKEN": "s3cret"})], ids=["insecure", "token"]
+)
+def test_a_port_for_other_machines_is_served_if_wanted_so(
+    serve: Serve, options: list[str], settings: dict[str, str]
+) -> None:
+    process = serve("--listen", "0.0.0.0:0", *options, settings={**SETTINGS, **settings})
+
+    assert address_of(process).startswith("0.0.0.0:")
+
+
 def test_settings_come_from_a_file_and_from_options(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(
         "[wal]\nfile_size_bytes = '24 MiB'\nheadroom_bytes = '1MiB'\n[log]\nlevel = 'info'"

@@ -46,10 +46,11 @@ def test_one_setting_is_listed_alone(run: Run) -> None:
 
 
 def test_options_of_their_own_are_settings_too(run: Run) -> None:
-    outcome = run("settings", "--listen", ":9000", "--console", "none", "--data-dir", "/data", "--json")
+    outcome = run("settings", "--listen", ":9000", "--insecure", "--console", "none", "--data-dir", "/data", "--json")
 
     listed = {each["name"]: (each["value"], each["source"]) for each in outcome.json}
     assert listed["listen"] == ("0.0.0.0:9000", "command line")
+    assert listed["insecure"] == ("true", "command line")
     assert listed["console"] == ("none", "command line")
     assert listed["data_dir"] == ("/data", "command line")
 
@@ -71,6 +72,7 @@ def test_a_token_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
         (["--set", "wal.files_max"], "write NAME=VALUE"),
         (["--set", "wal.files_max=1"], "wal.files_max is 1; it must be at least 2"),
         (["--listen", "x:y"], "--listen is 'x:y'; it must be HOST:PORT"),
+        (["--listen", ":9000"], "--listen is 0.0.0.0:9000; it must be a loopback address"),
         (["--config", "/nowhere"], "/nowhere: there is no such file of settings"),
     ],
 )

@@ -1,12 +1,14 @@
 """The options of a server as a whole."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millrace.model.address import Address
 from millrace.server.cache import CacheOptions
 from millrace.server.errors import ConfigurationError, SettingError
+from millrace.server.front.options import FrontOptions
 from millrace.server.object_store.url import StoreUrl
 from millrace.server.options import LogLevel, LogOptions, ServerOptions, parse_listen
 from millrace.wire.limits import KIB, MIB
@@ -45,6 +47,24 @@ def test_the_console_is_apart_from_the_data_port() -> None:
         ServerOptions(data_folder=Path("x"), listen=place, console=place)
     free = Address("127.0.0.1", 0)
     assert ServerOptions(data_folder=Path("x"), listen=free, console=free).console == free
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "millrace.example"])
+@pytest.mark.parametrize("name", ["listen", "console"])
+def test_a_port_for_other_machines_needs_a_token_or_an_insecure_server(name: str, host: str) -> None:
+    place: dict[str, Any] = {name: Address(host, 9000)}
+    with pytest.raises(SettingError) as caught:
+        ServerOptions(**place)
+    for part in (f"{name} is {Address(host, 9000)};", "a loopback address", "MILLRACE_FRONT_TOKEN", "--insecure"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+    ServerOptions(**place, front=FrontOptions(token="s3cret"))
+    ServerOptions(**place, insecure=True)
+
+
+def test_a_loopback_port_needs_no_token() -> None:
+    ServerOptions(listen=Address("localhost", 9000), console=Address("::1", 9001))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_every_field_of_every_part_is_a_setting() -> None:
             assert part.name in parts()
     of_parts = {f"{part}.{item.name}" for part, kind in parts().items() for item in fields(kind)}
 
-    assert set(NAMES) == of_parts | {"data_dir", "listen", "console", "store", "standby", "shutdown_s"}
+    assert set(NAMES) == of_parts | {"data_dir", "listen", "console", "store", "standby", "insecure", "shutdown_s"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -88,7 +88,7 @@ def test_every_setting_can_be_set_from_everywhere(name: str, write: Write, monke
         ("[wal]\nretry_interval_s = '250ms'", "wal.retry_interval_s", 0.25),
         ("[transactions]\nlease_s_max = '2 h'", "transactions.lease_s_max", 7200),
         ("[feed]\nkeepalive_s = 15", "feed.keepalive_s", 15.0),
-        ("listen = ':80'", "listen", Address("0.0.0.0", 80)),
+        ("listen = ':80'\ninsecure = true", "listen", Address("0.0.0.0", 80)),
         ("console = 'none'", "console", None),
         ("store = 's3://bucket/a/'", "store", StoreUrl("s3", "bucket", "a")),
         ("store = 'none'", "store", None),
