@@ -107,13 +107,18 @@ class Uploader:
         if not segment.tail:
             return  # truncated or deleted since it was chosen
         first = segment.tail.first
-        if isinstance(first, LinkedExtent) and not self._is_small(first):
-            await self._upload_link(segment, first)
-        else:
-            head = segment.tail.head(
-                self._options.chunk_size_bytes_max, joins=self._is_small, links_count_max=LINKS_JOINED_COUNT_MAX
-            )
-            await self._upload_extents(segment, head)
+        try:
+            if isinstance(first, LinkedExtent) and not self._is_small(first):
+                await self._upload_link(segment, first)
+            else:
+                head = segment.tail.head(
+                    self._options.chunk_size_bytes_max, joins=self._is_small, links_count_max=LINKS_JOINED_COUNT_MAX
+                )
+                await self._upload_extents(segment, head)
+        except SegmentNotFoundError:
+            # A truncation or a delete took what was merged, and deleted the segment whose bytes were copied.
+            if segment.tail and segment.tail.first is first:
+                raise
 
     def _is_small(self, link: LinkedExtent) -> bool:
         """Return whether what was merged is copied together with what is beside it: many commits make few chunks."""
@@ -194,12 +199,18 @@ class Uploader:
             *source.index.split(link.source_offset, source_end, target_bytes=self._options.chunk_size_bytes_max),
             IndexEntry(source_end, source.event_count, 0),
         ]
-        records = []
+        records: list[ChunkRecord] = []
         for start, end in pairwise(cuts):
             place, events = start.offset + more_bytes, start.events + more_events
-            found = await borders_between(self._container.reader, self._state.merged, source, start.offset, end.offset)
+            try:
+                found = await borders_between(
+                    self._container.reader, self._state.merged, source, start.offset, end.offset
+                )
+                payload = await self._payload_between(source, start.offset, end.offset)
+            except SegmentNotFoundError:
+                self._take_over(segment, records)
+                raise
             borders = moved(found, link, source)
-            payload = await self._payload_between(source, start.offset, end.offset)
             index = [_border(segment, place, events=events, wall_time_us=link.wall_time_us)]
             _add_distant(index, [entry for entry, _ in borders])
             record = await self._publish(

@@ -15,6 +15,7 @@ from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import DamagedRange, Segment
+from millrace.server.container.state.sparse_index import SPACING_BYTES
 from millrace.server.errors import SegmentDamagedError, StorageError
 from millrace.server.ownership import FolderOwnership
 from millrace.wire import messages as m
@@ -65,11 +66,12 @@ class Tier2:
         segment.admit_as_durable()
         self.state.hold(segment, held)
 
-    def merge(self, payload: bytes) -> Segment:
-        """Merge another segment of one append into the segment; that stays the one which is appended to."""
+    def merge(self, *payloads: bytes) -> Segment:
+        """Merge another segment of these events into the segment; that stays the one which is appended to."""
         target, source = self.segment, self.another()
-        self.append(payload)
-        target.event_count += 1
+        for payload in payloads:
+            self.append(payload)
+        target.event_count += len(payloads)
         self.state.link(
             LinkedExtent(
                 target_id=target.segment_id,
@@ -77,7 +79,7 @@ class Tier2:
                 size=source.length,
                 source_id=source.segment_id,
                 source_offset=0,
-                event_count=1,
+                event_count=len(payloads),
                 sequence=9,
                 end_events=target.event_count,
                 wall_time_us=17,
@@ -258,6 +260,31 @@ async def test_what_is_truncated_or_deleted_during_a_copy_is_not_kept(is_deletio
         assert b"".join(await tier2.container.reads.read(target, inside, 100)) == content[inside:]
     assert len(tier2.state.segments) == 1 - is_deletion
     assert (tier2.state.tail_bytes, tier2.state.unflushed, tier2.state.merged) == (0, {}, {})
+
+
+@pytest.mark.asyncio
+async def test_what_was_merged_and_goes_while_it_is_copied_stops_no_other() -> None:
+    """Behaviour 19: a truncation after all that was merged deletes the segment that was merged."""
+    tier2 = Tier2()
+    target = tier2.segment
+    tier2.merge(*[b"x" * SPACING_BYTES] * 9)
+    tier2.append(b"last")
+    other = tier2.another()
+    tier2.append(b"other")
+
+    def truncate(when: str, action: str, name: str) -> None:
+        tier2.storage.on_step = lambda *_: None
+        target.start_offset = 9 * SPACING_BYTES
+        tier2.state.release(target, 9 * SPACING_BYTES)
+
+    tier2.storage.on_step = truncate
+    await tier2.uploader.upload([target])
+    await tier2.uploader.upload([target, other])
+    assert [chunk.start_offset for chunk in target.chunks] == [9 * SPACING_BYTES]
+    assert len(other.chunks) == 1
+    assert waiting(tier2.state.garbage, DeleteAfter.NOW) == [
+        name for name in tier2.storage.names() if name not in {target.chunks[0].name, other.chunks[0].name}
+    ]
 
 
 @pytest.mark.asyncio
