@@ -14,8 +14,9 @@ from millrace.client import blocking
 from millrace.client.client import Client, connect
 from millrace.client.options import ADDRESS_DEFAULT, ADDRESS_VARIABLE, TOKEN_VARIABLE, ClientOptions
 from millrace.client.waiting import Waiting
-from millrace.model.errors import MillraceError
+from millrace.model.errors import InvalidArgumentError, MillraceError
 from millrace.model.quantities import parse_duration
+from millrace.model.token_file import parse_token
 
 from .output import print_waiting
 
@@ -58,7 +59,7 @@ class Server:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File that contains the token of the server.",
+            help="File that holds the token of the server.",
             show_default=f"the token in ${TOKEN_VARIABLE}",
             rich_help_panel="Connection",
             exists=True,
@@ -97,7 +98,7 @@ class Server:
             on_waiting: told what the client waits for; see `ClientOptions`.
 
         Raises:
-            InvalidArgumentError: the address is none.
+            InvalidArgumentError: the address or the token file is invalid.
             ServerUnreachableError: nothing answers there.
         """
         with blocking.connect(self.address, token=self._token(), options=self._options(on_waiting)) as client:
@@ -110,7 +111,12 @@ class Server:
             yield client
 
     def _token(self) -> str | None:
-        return self.token_file.read_text().strip() if self.token_file else None
+        if self.token_file is None:
+            return None
+        try:
+            return parse_token(self.token_file.read_bytes())
+        except ValueError as error:
+            raise InvalidArgumentError(f"{self.token_file}: {error}") from None
 
     def _options(self, on_waiting: Callable[[Waiting | None], None]) -> ClientOptions:
         options = ClientOptions(outage_timeout_s=self.outage_timeout_s, on_waiting=on_waiting)

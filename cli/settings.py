@@ -58,6 +58,10 @@ class Given:
             show_default="no",
         ),
     ] = None
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File that holds the token that clients must send.", show_default="none"),
+    ] = None
     insecure: Annotated[
         bool | None,
         typer.Option("--insecure", help="Allow access from other machines without a token.", show_default="no"),
@@ -82,6 +86,7 @@ class Given:
             "store": self.store,
             "wal.place": self.log,
             "standby": self.standby or None,
+            "front.token_file": self.token_file,
             "insecure": self.insecure or None,
             **more,
         }

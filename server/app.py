@@ -42,6 +42,7 @@ from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.own_disk import DiskFailure, DiskWatch
 from millrace.server.host.supervisor import Supervisor
+from millrace.server.host.token_file import read_token
 from millrace.server.host.tokens import TokenGate
 
 from .cache import PageCache
@@ -153,7 +154,7 @@ class Server:
             counters=self._counters,
         )
         self._incidents = Incidents()
-        self._tokens = TokenGate(options.front.token)
+        self._token = options.front.token
         self._listener: asyncio.Server | None = None
         self._console: ConsoleSite | None = None
         # What is apart from the tasks of the container, which it ends and starts again.
@@ -199,11 +200,13 @@ class Server:
         gives back what was taken, and so does an error.
 
         Raises:
-            ConfigurationError: a folder or an address that cannot be used. That somebody else has come to listen on the
-                address of a standby is noticed at its takeover.
+            ConfigurationError: a folder, an address or a token file that cannot be used. That somebody else has come to
+                listen on the address of a standby is noticed at its takeover.
             StorageError: the data cannot be recovered.
         """
         options = self._options
+        if options.front.token_file is not None:
+            self._token = await asyncio.to_thread(read_token, options.front.token_file)
         try:
             self._listener = await bind(options.listen, self._make_connection)
             if options.console is not None:  # it says that the container is being recovered, while it is
@@ -530,7 +533,7 @@ class Server:
             memory=self._reader_memory,
             request_memory=self._request_memory,
             incidents=self._incidents,
-            tokens=self._tokens,
+            tokens=TokenGate(self._token),
             seconds=self._metrics.request_seconds,
             may_be_superseded=self._may_be_superseded,
         )
@@ -548,7 +551,7 @@ class Server:
         from millrace.server.console.liveness import loop_answers
         from millrace.server.console.site import ConsoleSite
 
-        access = Access(token=self._options.front.token, host=address.host)
+        access = Access(token=self._token, host=address.host)
         feeds = Feeds(
             address=self._own_address, access=access, options=self._options.feed, counters=self._feed_counters
         )

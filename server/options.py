@@ -124,7 +124,7 @@ class ServerOptions:
 
     def _demand_token(self) -> None:
         """Raise SettingError about a port that other machines can reach, without a token and without `insecure`."""
-        if self.front.token or self.insecure:
+        if self.front.has_token or self.insecure:
             return
         for name in ("listen", "console"):
             address: Address | None = getattr(self, name)
@@ -132,8 +132,8 @@ class ServerOptions:
                 address is None or is_loopback(address.host),
                 self,
                 name,
-                "a loopback address, such as 127.0.0.1, unless clients have to send a token (MILLRACE_FRONT_TOKEN) or"
-                " --insecure allows access without a token",
+                "a loopback address, such as 127.0.0.1, unless clients have to send a token (front.token_file, or"
+                " MILLRACE_FRONT_TOKEN) or --insecure allows access without a token",
             )
 
     @property

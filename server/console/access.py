@@ -70,7 +70,8 @@ class Access:
         verdict = self._gate.judge(given)
         if verdict is Verdict.RIGHT:
             return
-        problem = "this server asks for its token: send the header Authorization: Bearer TOKEN"
+        problem = "the token is not accepted" if verdict is Verdict.WRONG else "this server asks for its token"
+        problem += ": send the header Authorization: Bearer TOKEN"
         if parameter is not None:
             problem += ", or the parameter token=TOKEN where no header can be set"
         raise RefusedError(

@@ -1,6 +1,7 @@
 """Settings of the network side."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from millrace.server.bounds import demand, demand_above_zero, demand_at_least
@@ -38,6 +39,7 @@ class FrontOptions:
         trusted_proxies: addresses or networks, with commas, of proxies that send the header of the PROXY protocol,
             version 1 or 2, to either port. Bounds of an address then count the hosts that use the proxies.
         token: the token that every client must send; empty: no token is needed.
+        token_file: the file that holds this token, in place of `token`; read once, at the start.
     """
 
     connections_count_max: int = 10_000
@@ -54,6 +56,7 @@ class FrontOptions:
     reader_patience_s: float = 5.0
     trusted_proxies: str = ""
     token: str = field(default="", repr=False)
+    token_file: Path | None = None
 
     def __post_init__(self) -> None:
         demand_at_least(
@@ -69,3 +72,9 @@ class FrontOptions:
         except ValueError:
             are_addresses = False
         demand(are_addresses, self, "trusted_proxies", "IP addresses or networks, such as 10.0.0.5, 10.1.0.0/16")
+        demand(not (self.token and self.token_file), self, "token_file", "none where front.token is set")
+
+    @property
+    def has_token(self) -> bool:
+        """Whether clients have to send a token."""
+        return bool(self.token or self.token_file)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from millrace.model.address import Address
@@ -90,6 +91,8 @@ class Declared:
             return Kind(_address_or_none, "HOST:PORT, or none")
         if self.annotation == StoreUrl | None:
             return Kind(_store_or_none, f"{FORMS}, or none")
+        if self.annotation == Path | None:
+            return Kind(_path_or_none, "the path of a file, or none")
         right = {bool: "true or false", int: "a whole number", float: "a number"}
         return Kind(_as_it_is, right.get(self.annotation, "a text"))
 
@@ -176,6 +179,10 @@ def _address(value: object, *, default_port: int = DATA_PORT) -> Address:
 
 def _address_or_none(value: object) -> Address | None:
     return None if str(value).strip().lower() == "none" else _address(value, default_port=CONSOLE_PORT)
+
+
+def _path_or_none(value: object) -> Path | None:
+    return None if str(value).strip().lower() == "none" else Path(str(value))
 
 
 def _store_or_none(value: object) -> StoreUrl | None:

@@ -48,6 +48,7 @@ FLAGS: Final = {
     "listen": "--listen",
     "console": "--console",
     "store": "--store",
+    "front.token_file": "--token-file",
     "log.level": "--log-level",
 }
 """Settings with an option of their own on the command line; the others go by `--set`."""

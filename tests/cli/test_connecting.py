@@ -115,3 +115,14 @@ def test_zsh_completes_a_stream(shell: Shell) -> None:
     """
 
     assert shell("zsh", script) == "millrace read completed/in-zsh \n"
+
+
+@pytest.mark.parametrize(("content", "problem"), [(b"\n", "holds no token"), (b"a\nb\n", "several lines")])
+def test_a_token_file_without_one_token_is_wrong_usage(ask: Run, tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "token").write_bytes(content)
+
+    outcome = ask("stream", "list", "--token-file", tmp_path / "token")
+
+    assert outcome.code == 2
+    assert f"{tmp_path / 'token'}: " in outcome.err
+    assert problem in outcome.err

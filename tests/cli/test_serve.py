@@ -168,6 +168,30 @@ def test_a_port_for_other_machines_is_served_if_wanted_so(
     assert address_of(process).startswith("0.0.0.0:")
 
 
+def test_the_token_is_read_from_a_file(serve: Serve, run: Run, tmp_path: Path) -> None:
+    """Server and client can read the same file, which ends with a line feed."""
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o600)
+    address = address_of(serve("--token-file", str(tmp_path / "token")))
+
+    with millrace.blocking.connect(address, token="s3cret") as client:
+        client.segments.create("raw/a")
+    assert run("segment", "list", "--address", address, "--token-file", tmp_path / "token").code == 0
+    without = run("segment", "list", "--address", address)
+    assert without.code == 1
+    assert "the server asks for a token, and none was sent" in without.err
+
+
+def test_a_token_file_without_a_token_starts_no_server(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("\n")
+    process = serve("--token-file", str(tmp_path / "token"))
+    log = " ".join(process.communicate()[1].split())
+
+    assert process.returncode == 1
+    assert f"{tmp_path / 'token'}: cannot use the token file: the file holds no token" in log
+    assert not (tmp_path / "data").exists()
+
+
 def test_settings_come_from_a_file_and_from_options(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text(
         "[wal]\nfile_size_bytes = '24 MiB'\nheadroom_bytes = '1MiB'\n[log]\nlevel = 'info'"

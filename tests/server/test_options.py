@@ -60,6 +60,7 @@ def test_a_port_for_other_machines_needs_a_token_or_an_insecure_server(name: str
     assert "\n" not in str(caught.value)
 
     ServerOptions(**place, front=FrontOptions(token="s3cret"))
+    ServerOptions(**place, front=FrontOptions(token_file=Path("token")))
     ServerOptions(**place, insecure=True)
 
 

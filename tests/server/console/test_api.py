@@ -301,6 +301,7 @@ async def test_a_server_with_a_token_asks_for_it(tmp_path: Path, caplog: pytest.
                     )
         async with await FeedPeer.ask(address, "/api/v1/streams", headers={"Authorization": "Bearer s3cr"}) as peer:
             assert peer.status == 401
+            assert "the token is not accepted" in await peer.error()
         for path in ("server", "streams", f"streams/{STREAM}"):
             async with await FeedPeer.ask(
                 address, f"/api/v1/{path}", headers={"Authorization": "Bearer s3crät"}

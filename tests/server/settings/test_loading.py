@@ -92,6 +92,8 @@ def test_every_setting_can_be_set_from_everywhere(name: str, write: Write, monke
         ("console = 'none'", "console", None),
         ("store = 's3://bucket/a/'", "store", StoreUrl("s3", "bucket", "a")),
         ("store = 'none'", "store", None),
+        ("[front]\ntoken_file = '/etc/token'", "front.token_file", Path("/etc/token")),
+        ("[front]\ntoken_file = 'none'", "front.token_file", None),
         ("[objects]\nattempt_s = '30 s'", "objects.attempt_s", 30.0),
         ("data_dir = '/var/lib/millrace'", "data_dir", Path("/var/lib/millrace")),
         ("[cache]\nprotected_share = 0.5", "cache.protected_share", 0.5),
@@ -194,6 +196,11 @@ def test_a_default_that_no_longer_fits_is_named() -> None:
 def test_a_mistake_on_the_command_line_is_named_by_its_option() -> None:
     with pytest.raises(ConfigurationError, match=r"^--listen is 'a:b'; it must be HOST:PORT$"):
         load_settings({"listen": "a:b"})
+
+
+def test_a_token_and_a_token_file_exclude_each_other() -> None:
+    with pytest.raises(ConfigurationError, match=r"^--token-file is a; it must be none where front.token is set$"):
+        load_settings({"front.token": "s3cret", "front.token_file": "a"})
 
 
 @pytest.mark.parametrize("content", ["x =", "\x00", "[wal]\n[wal]"])
