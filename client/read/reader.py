@@ -407,8 +407,8 @@ class Reader(EventReader):
         ended = [segment_id for segment_id in ended if segment_id in self._sources]
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         known = self._lineage.by_id
-        if any(each not in listed and not known[each].sealed_epoch for each in self._places):
-            # Truncated away after it was read: who replaced it is left in the history.
+        if any(each not in listed and not part.sealed_epoch for each, part in known.items()):
+            # Replaced and truncated away: its successors are left in the history only.
             timeout_s = self._channel.options.outage_timeout_s
             history = await fetch_history(self._channel, self.stream, timeout_s=timeout_s)
             listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed

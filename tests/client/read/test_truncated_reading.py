@@ -13,6 +13,8 @@ from millrace.client.errors import CutTruncatedError, StreamNotFoundError
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.lineage import Lineage
+from millrace.model.policy import ScalingPolicy, StreamConfig
+from millrace.model.stream import StreamSegment
 from tests.client.read.streams import filled, read
 from tests.client.scaling import check_order, scale
 from tests.client.scaling import filled as filled_over_epochs
@@ -176,7 +178,8 @@ async def test_a_segment_that_is_left_while_its_stream_is_asked_for_may_be_delet
         reader._sources.pop(left).close()
         del reader._places[left]
         await asking
-        assert left not in reader._lineage.by_id
+        opened = (await client.stream_info(name)).open_segments
+        assert {part.segment_id for part in reader._lineage.tail()} == {part.segment_id for part in opened}
 
 
 async def take_events(reader: Reader, into: list[bytes]) -> None:
@@ -226,3 +229,42 @@ async def test_a_reader_whose_stream_was_deleted_says_so(client: Client, name: s
         await client.delete_stream(name)
         with pytest.raises(StreamNotFoundError):
             await take_events(late, [])
+
+
+async def test_a_successor_that_was_truncated_is_not_skipped(client: Client, name: str) -> None:
+    """Behaviour 26, for a slow reader: a neighbour ends after the successor, which it knows, was replaced and lost."""
+    await client.create_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(2)))
+    low, high = (await client.stream_info(name)).open_segments
+    low_key, high_key = (next(key for key in map(str, range(99)) if part.holds(key)) for part in (low, high))
+
+    async def write(*values: bytes, key: str) -> None:
+        async with client.writer(name) as writer:
+            for value in values:
+                await writer.write(value, key=key)  # a block for each
+
+    async def replace(part: StreamSegment) -> StreamSegment:
+        info = await client.scale_stream(name, seal=[part.segment_id], ranges=[(part.low, part.high)])
+        return next(each for each in info.open_segments if each.key_range == part.key_range)
+
+    await write(*[b"low"] * 100, key=low_key)
+    await write(b"high", key=high_key)
+    successor = await replace(low)
+    async with client.reader(name) as reader:
+        while (await anext(reader)).value != b"high":
+            await client.stream_info(name)  # while the blocks of both arrive
+        await replace(high)
+        last = await replace(successor)
+        await write(b"lost", key=low_key)
+        tail = await client.stream_cut(name).tail()
+        await client.truncate_stream(
+            name, StreamCut.of(name, {last.segment_id: tail.places[last.segment_id], high.segment_id: (0, 0)})
+        )
+        await write(b"left", key=low_key)
+        await client.seal_stream(name)
+
+        async def drain() -> None:
+            async for _ in reader:
+                await client.stream_info(name)  # while the reader asks what has replaced the neighbour
+
+        with pytest.raises(CutTruncatedError, match="are truncated"):
+            await drain()
