@@ -19,11 +19,10 @@ import _thread
 import asyncio
 import concurrent.futures
 import functools
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
-from types import BuiltinFunctionType, TracebackType
+from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from millrace.client import exit_flush
@@ -41,6 +40,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 STOP_TIMEOUT_S: Final = 10.0
+_GREEN_PATCHES: Final = {"gevent": "monkey.patch_all", "eventlet": "eventlet.monkey_patch"}
+"""The libraries that replace threads, by the package of what they put in their place."""
 
 
 class LoopThread:
@@ -157,15 +158,12 @@ class LoopThread:
 
 
 def _check_threads_are_real() -> None:
-    if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
-        library, patch = (
-            ("eventlet", "eventlet.monkey_patch")
-            if "eventlet.patcher" in sys.modules
-            else ("gevent", "monkey.patch_all")
-        )
+    # Debuggers replace this function, too, and start real threads.
+    library = str(getattr(_thread.start_new_thread, "__module__", "")).partition(".")[0]
+    if library in _GREEN_PATCHES:
         raise GreenThreadsError(
             f"{library} has replaced threads by green threads, and the client for threads needs a real one: patch with"
-            f" {patch}(thread=False)"
+            f" {_GREEN_PATCHES[library]}(thread=False)"
         )
 
 

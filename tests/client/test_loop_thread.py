@@ -1,5 +1,6 @@
 """Calls from threads into a loop, without a server."""
 
+import _thread
 import asyncio
 import os
 import signal
@@ -9,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import pytest
 
@@ -207,6 +209,18 @@ def test_green_threads_are_refused_by_name(library: str, patch: str) -> None:
     program = f"{patch}\nfrom millrace import blocking\nblocking.connect('127.0.0.1:1')"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert f"GreenThreadsError: {library} has replaced threads" in ended.stderr.splitlines()[-1]
+
+
+def test_threads_of_a_debugger_are_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A debugger starts each thread by a function of its own, which traces the thread."""
+    start_thread = _thread.start_new_thread
+
+    def start_traced(*arguments: Any) -> int:
+        return start_thread(*arguments)
+
+    monkeypatch.setattr(_thread, "start_new_thread", start_traced)
+    loop = LoopThread()
+    loop.stop()
 
 
 def test_threads_share_an_iterator(loop: LoopThread, counter: BlockingCounter) -> None:
