@@ -154,7 +154,17 @@ def _add_finalizer() -> None:
         if parent_process() is not None:
             from multiprocessing.util import Finalize
 
-            Finalize(None, end, exitpriority=0)
+            # Called before the last thread of the child has ended. The child waits for this thread as for the others.
+            thread = threading.Thread(target=_end_after_threads, name="millrace at exit", daemon=False)
+            Finalize(None, thread.start, exitpriority=0)
+
+
+def _end_after_threads() -> None:
+    kept = {threading.main_thread(), threading.current_thread()}
+    while left := [thread for thread in threading.enumerate() if not (thread.daemon or thread in kept)]:
+        for thread in left:
+            thread.join()
+    end()
 
 
 def _forked() -> None:

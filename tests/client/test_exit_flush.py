@@ -43,6 +43,27 @@ def main():  # after which no name holds the writers
 main()
 """
 
+CHILD_WITH_THREAD = """
+import multiprocessing, sys, threading
+from millrace import blocking
+
+def child():
+    client = blocking.connect({address!r})
+    client.create_stream({name!r})
+    writer = client.writer({name!r})
+    def write():
+        for number in range(50):
+            writer.write(b"x").result()
+        writer.write(b"last")
+    threading.Thread(target=write).start()
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
+
 STOPPED_SERVER = """
 import os, signal
 from millrace import blocking
@@ -89,6 +110,14 @@ def test_what_was_written_is_stored_when_the_program_ends(server: TestServer, na
             values = [event.value for event in reader]
         assert (values.count(b"parent"), values.count(b"child")) == (1000, 100)
         assert client.byte_reader(f"{name}-bytes").read() == b"0123456789"
+
+
+def test_a_child_ends_after_its_last_thread(server: TestServer, name: str) -> None:
+    """A child of `multiprocessing` calls its finalizers before: the thread still writes then."""
+    ended = run(CHILD_WITH_THREAD, server, name)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with millrace.blocking.connect(server.address) as client, client.reader(name, end=millrace.TAIL) as reader:
+        assert [event.value for event in reader] == [b"x"] * 50 + [b"last"]
 
 
 @pytest.mark.parametrize(("program", "count"), [(STOPPED_SERVER, 21), (ENDED_LOOP, 30)])
