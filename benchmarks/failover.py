@@ -22,13 +22,14 @@ from .rounds import interleaved, median_of
 from .s3_gateway import Gateway, s3_gateway
 from .session import Session
 
-LIMITS_S: Final = {"kill": 5.0, "term": 1.0, "stop": 5.0, "silence": 5.0}
+LIMITS_S: Final = {"kill": 5.0, "term": 1.0, "stop": 5.0, "silence": 5.0, "connect": 5.0}
 """The longest failover that is promised, by the way in which a server ends."""
 _NAMES: Final = {
     "kill": "kill -9 of",
     "term": "orderly stop of",
     "stop": "SIGSTOP of",
     "silence": "network lost without a reset, of",
+    "connect": "a new client connects after SIGSTOP of",
 }
 _ROUNDS: Final = 7
 _EVENTS_COUNT: Final = 20_000
@@ -121,6 +122,9 @@ def _fail_over(session: Session, gateway: Gateway, end: str) -> float:
                 wire.is_dead = True
             process.send_signal(signal.SIGSTOP)  # it reaches its store no more
             stack.callback(process.kill)
+        if end == "connect":
+            client = stack.enter_context(blocking.connect(f"{wire.address},{waiting.address}"))
+            writer = stack.enter_context(client.writer(_STREAM, writer_id="next"))
         writer.write(b"next").result()
         return time.perf_counter() - begun_s
 

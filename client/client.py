@@ -501,7 +501,8 @@ def connect(
 
     Args:
         address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240. Several, with
-            commas between them, are tried in turn, from the one that served last: of a server and its standby.
+            commas between them, are dialed in turn, from the one that served last, the next one after an error or a
+            second of silence: of a server and its standby.
         token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent.
 
     Raises:

@@ -1,61 +1,62 @@
-"""The way to a server that may be at one of several addresses, of which one at a time serves."""
+"""Connections to a server that may be at one of several addresses, of which one at a time serves.
 
+A client with several addresses dials them as RFC 8305 does. An address that hangs, as a stopped process whose kernel
+accepts connections, or a machine that drops them, costs a second and not the whole `connect_timeout_s`:
+
+    an address fails                        the next one is dialed at once
+    1 s without a completed handshake       the next one is dialed beside
+    an address failed, and another hangs    the one that failed is dialed every 250 ms: its standby may have taken over
+    a handshake completes                   that connection wins, all others are closed
+    each address failed                     the errors of all, in their order
+"""
+
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from millrace.client.errors import ServerUnreachableError
 from millrace.client.options import ClientOptions
 from millrace.model.address import Address, Addresses
 from millrace.model.errors import RequestError
 
+from .clock import SYSTEM_CLOCK, Clock
 from .connection import Connection, open_connection
+from .silence import ATTEMPTS_INTERVAL_S, SILENCE_S
 
 logger = logging.getLogger(__name__)
 
 
 class Dialer:
-    """Connects to the first address that serves, beginning with the one that did last. A client has one of them.
+    """Connects to the address that serves, beginning with the one that did last. The channels of a client share it.
 
     Args:
         connect: makes an open connection to one address; raises like `open_connection`.
     """
 
     def __init__(
-        self, connect: Callable[[Address, ClientOptions, bytes], Awaitable[Connection]] = open_connection
+        self,
+        connect: Callable[[Address, ClientOptions, bytes], Awaitable[Connection]] = open_connection,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._connect = connect
+        self._clock = clock
         self._served_last: Address | None = None
 
     async def dial(self, addresses: Addresses, options: ClientOptions, session_id: bytes) -> Connection:
-        """Try each address once, in turn. Cancelling closes what was opened.
+        """Return a connection to the first address that completes a handshake. Cancelling closes what was opened.
 
         Raises:
-            ServerUnreachableError: nothing serves at any of them; tells of each one why.
-            RequestError: one refused the handshake for good; or for now, and no other serves.
+            ServerUnreachableError: no address serves; its text has the reason of each.
+            RequestError: a server refused the handshake for good; or for now, and no other serves.
         """
-        failures: list[ServerUnreachableError] = []
-        refused: RequestError | None = None
-        for address in addresses.beginning_with(self._served_last or addresses.members[0]):
-            try:
-                connection = await self._connect(address, options, session_id)
-            except ServerUnreachableError as error:
-                failures.append(error)
-            except RequestError as error:
-                if not error.retriable:
-                    raise
-                refused = refused or error
-            else:
-                if self._served_last not in (None, address):
-                    logger.info("server found at another address address=%s before=%s", address, self._served_last)
-                self._served_last = address
-                return connection
-        if refused is not None:
-            raise refused
-        if len(failures) == 1:
-            raise failures[0]
-        raise ServerUnreachableError(
-            str(addresses), "; ".join(f"{error.address}: {error.reason}" for error in failures)
-        )
+        order = addresses.beginning_with(self._served_last or addresses.members[0])
+        connection = await self._race(order, options, session_id)
+        if self._served_last not in (None, connection.address):
+            logger.info("server found at another address address=%s before=%s", connection.address, self._served_last)
+        self._served_last = connection.address
+        return connection
 
     async def find_other(
         self, addresses: Addresses, options: ClientOptions, session_id: bytes, *, silent: Address
@@ -64,15 +65,88 @@ class Dialer:
 
         Cancelling closes what was opened.
         """
-        for address in addresses.members:
-            if address == silent:
-                continue
+        others = [address for address in addresses.members if address != silent]
+        try:
+            connection = await self._race(others, options, session_id)
+        except (ServerUnreachableError, RequestError) as error:
+            logger.debug("no server beside the silent one silent=%s error=%s", silent, error)
+            return False
+        self._served_last = connection.address
+        await connection.close()
+        return True
+
+    async def _race(self, order: Sequence[Address], options: ClientOptions, session_id: bytes) -> Connection:
+        race = _Race(order, lambda address: self._connect(address, options, session_id), self._clock)
+        return await race.run()
+
+
+class _Race:
+    """Attempts at several addresses beside each other, of which the first that completes a handshake wins."""
+
+    def __init__(
+        self, order: Sequence[Address], connect: Callable[[Address], Awaitable[Connection]], clock: Clock
+    ) -> None:
+        self._order = order
+        self._connect = connect
+        self._clock = clock
+        self._failures: dict[Address, ServerUnreachableError | RequestError] = {}
+        # An attempt failed, or the race is decided.
+        self._progress = asyncio.Event()
+
+    async def run(self) -> Connection:
+        """Return the connection that wins. Raises like `Dialer.dial`; cancelling closes what was opened."""
+        attempts: list[asyncio.Task[Connection]] = []
+        winner: asyncio.Task[Connection] | None = None
+        try:
+            for address in self._order:
+                attempt = asyncio.create_task(self._dial_until_decided(address), name=f"connect to {address}")
+                attempt.add_done_callback(lambda _: self._progress.set())
+                attempts.append(attempt)
+                with suppress(TimeoutError):
+                    async with self._clock.timeout(SILENCE_S):
+                        await self._progress.wait()
+                self._progress.clear()
+                if any(each.done() for each in attempts):
+                    break
+            decided, _ = await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED)
+            winner = min(decided, key=lambda attempt: attempt.exception() is not None)
+            return winner.result()
+        finally:
+            for each in attempts:
+                if each is not winner:
+                    each.cancel()
+                    each.add_done_callback(_discard)
+
+    async def _dial_until_decided(self, address: Address) -> Connection:
+        """Dial one address until it serves, refuses for good, or each address has failed."""
+        while True:
             try:
-                connection = await self._connect(address, options, session_id)
-            except (ServerUnreachableError, RequestError) as error:
-                logger.debug("no server beside the silent one address=%s error=%s", address, error)
-                continue
-            self._served_last = address
-            await connection.close()
-            return True
-        return False
+                return await self._connect(address)
+            except ServerUnreachableError as error:
+                self._failures[address] = error
+            except RequestError as error:
+                if not error.retriable:
+                    raise
+                self._failures[address] = error
+            if len(self._failures) == len(self._order):
+                raise self._failure()
+            self._progress.set()
+            await self._clock.sleep(ATTEMPTS_INTERVAL_S)
+
+    def _failure(self) -> ServerUnreachableError | RequestError:
+        """Return the error of a race in which each address failed: the answer of a server, where there was one."""
+        failures = [self._failures[address] for address in self._order]
+        unreachable = [error for error in failures if isinstance(error, ServerUnreachableError)]
+        if len(unreachable) < len(failures):
+            return next(error for error in failures if isinstance(error, RequestError))
+        if len(failures) == 1:
+            return failures[0]
+        return ServerUnreachableError(
+            ",".join(map(str, self._order)), "; ".join(f"{error.address}: {error.reason}" for error in unreachable)
+        )
+
+
+def _discard(attempt: asyncio.Task[Connection]) -> None:
+    """Close the connection of an attempt that completed when the race was decided already."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().abort("another address was faster")
