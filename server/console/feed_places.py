@@ -8,8 +8,9 @@ place that it received last.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
-from millrace.server.shares import Shares
+from millrace.server.shares import Shares, has_room
 
 from .listener import Uptake
 from .options import FeedOptions
@@ -52,12 +53,9 @@ class FeedPlaces:
         return self._held_bytes
 
     def open(self, place: FeedPlace) -> bool:
-        """Add a feed; return False if there is no room for it, and no other feed that makes room."""
-        while not self._shares.has_room(place.address):
-            stalled = self._stalled(for_s=STALLED_S_MIN)
-            if stalled is None:
-                return False
-            self._cut(stalled)
+        """Add a feed; return False if there is no room for it, and the stalled feeds cannot make enough."""
+        if not self._shares.has_room(place.address) and not self._make_room(place.address):
+            return False
         self._places[place] = None
         self._shares.take(place.address)
         return True
@@ -68,7 +66,9 @@ class FeedPlaces:
             return
         self._held_bytes += held_bytes - place.held_bytes
         place.held_bytes = held_bytes
-        while self._held_bytes > self._bytes_max and (stalled := self._stalled(for_s=0.0)) is not None:
+        for stalled in self._stalled(for_s=0.0):
+            if self._held_bytes <= self._bytes_max:
+                break
             self._cut(stalled)
 
     def close(self, place: FeedPlace) -> None:
@@ -78,14 +78,23 @@ class FeedPlaces:
             self._shares.release(place.address)
             self._held_bytes -= place.held_bytes
 
-    def _stalled(self, *, for_s: float) -> FeedPlace | None:
-        """Return the feed that has waited for its peer longest, if that is long enough."""
+    def _make_room(self, address: str) -> bool:
+        """Cut as many feeds as a new feed of an address needs; none, if all that have stalled are too few."""
+        taken, held = len(self._shares), self._shares.count_of(address)
+        stalled = self._stalled(for_s=STALLED_S_MIN)
+        for count, place in enumerate(stalled, 1):
+            taken, held = taken - 1, held - (place.address == address)
+            if has_room(bound=self._shares.places_count, taken=taken, held=held):
+                for each in stalled[:count]:
+                    self._cut(each)
+                return True
+        return False
+
+    def _stalled(self, *, for_s: float) -> list[FeedPlace]:
+        """Return the feeds that have waited for their peers for so long, the longest wait first."""
         latest_s = asyncio.get_running_loop().time() - for_s
-        waiting = [(place.uptake.stalled_since_s, number) for number, place in enumerate(self._places)]
-        longest = min(((since_s, number) for since_s, number in waiting if since_s is not None), default=None)
-        if longest is None or longest[0] > latest_s:
-            return None
-        return list(self._places)[longest[1]]
+        waiting = [(since_s, place) for place in self._places if (since_s := place.uptake.stalled_since_s) is not None]
+        return [place for since_s, place in sorted(waiting, key=itemgetter(0)) if since_s <= latest_s]
 
     def _cut(self, place: FeedPlace) -> None:
         self.close(place)

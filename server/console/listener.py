@@ -259,7 +259,9 @@ class HttpListener:
         problem = None
         try:
             if self._proxies.trusts(writer.get_extra_info("peername")):
-                connection.receive_data(await self._after_header(task, reader))
+                received = await self._after_header(task, reader)
+                if received:  # nothing would mean the end of the connection
+                    connection.receive_data(received)
             while (event := connection.next_event()) is h11.NEED_DATA:
                 connection.receive_data(await reader.read(READ_SIZE_BYTES))
         except h11.RemoteProtocolError as error:

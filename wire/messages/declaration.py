@@ -304,6 +304,11 @@ class Required(NamedTuple):
     producers: Sequence[int | str] = ()
     open_streams: Sequence[int | str] = ()
 
+    def of_kind(self, kind: str) -> Sequence[Any]:
+        """Return all entities of a kind, with streams also those of which only the open segments are meant."""
+        named: Sequence[Any] = getattr(self, kind)
+        return [*named, *self.open_streams] if kind == Entity.STREAM.value else named
+
 
 def required_entities(message: Message) -> Required:
     """Return what must be in memory when a request is carried out, or a record applied; not what it creates.

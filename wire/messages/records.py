@@ -229,7 +229,7 @@ class StreamStartMoved(Record):
     """A stream was truncated: its segments start at these events. The bytes before their blocks can be deleted."""
 
     stream_id: StreamId
-    positions: List16[SavedPosition]
+    positions: List32[SavedPosition]
 
 
 @message(138)

@@ -198,7 +198,7 @@ def _apply_unstorable(batch: CurrentBatch, item: UnstorableRecord) -> None:
     """Raise, about the first entity that a record names."""
     named = m.required_entities(item.record)
     for kind in batch.state.caches:
-        for number in getattr(named, kind):
+        for number in named.of_kind(kind):
             if isinstance(number, int) and number <= OFFSET_MAX:
                 raise batch.unfit(kind, number, f"{item.field_name} has {item.value}, above {OFFSET_MAX}")
     raise batch.unfit(CONTAINER, 0, f"{item.field_name} has {item.value}, above {OFFSET_MAX}")

@@ -152,7 +152,7 @@ class Quarantine:
             return
         named = m.required_entities(record)
         for kind in self._kinds():
-            for number in getattr(named, kind):
+            for number in named.of_kind(kind):
                 damage = self._by_entity.get((kind, number))
                 if damage is not None and not damage.accepted:
                     raise damage.error()

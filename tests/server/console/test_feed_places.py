@@ -47,6 +47,16 @@ async def test_the_feed_that_took_nothing_longest_makes_room() -> None:
 
 
 @pytest.mark.asyncio
+async def test_no_feed_is_cut_for_an_address_that_gets_no_place_by_that() -> None:
+    """Behaviour 104: an address that asks for more than its share ends the feeds of nobody."""
+    feeds = Feeds(FeedOptions(count_max=4))
+    assert [feeds.open(name) is not None for name in "ab"] == [True, True]
+    assert feeds.open("slow", address="10.0.0.2", stalled_s=2 * STALLED_S_MIN) is not None
+    assert feeds.open("more") is None
+    assert feeds.cut == []
+
+
+@pytest.mark.asyncio
 async def test_the_memory_of_all_is_bounded() -> None:
     feeds = Feeds(FeedOptions(bytes_max=10 * MIB))
     places = [feeds.open(str(number), stalled_s=10.0 - number) for number in range(4)]

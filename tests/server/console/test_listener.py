@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
+from select import select
 
 import pytest
 
@@ -165,6 +166,15 @@ def test_a_trusted_proxy_names_the_host_that_uses_it(listener: HttpListener, hea
         peer.sendall(header[:9])
         peer.sendall(header[9:] + b"GET /address HTTP/1.1\r\nHost: x\r\n\r\n")
         assert received(peer).endswith(b"\r\n\r\n" + address.encode())
+
+
+def test_a_proxy_may_send_its_header_alone(listener: HttpListener) -> None:
+    with connected(listener, source="127.0.0.2") as peer:
+        peer.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n")
+        while "192.0.2.7" not in listener._waiting.values() and not select([peer], [], [], 0.01)[0]:
+            pass
+        peer.sendall(b"GET /address HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert received(peer).endswith(b"\r\n\r\n192.0.2.7")
 
 
 def test_a_header_of_another_host_or_an_invalid_one_is_refused(listener: HttpListener) -> None:

@@ -7,6 +7,7 @@ from millrace.server.container.state.stream import Stream
 from millrace.server.streams import controller as controller_module
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
+from millrace.wire.limits import RECORD_SIZE_BYTES_MAX
 from tests.server.streams.containers import Streams
 
 pytestmark = pytest.mark.asyncio
@@ -64,6 +65,12 @@ async def test_a_late_scaling_costs_what_the_first_did(streams: Streams) -> None
 
     assert stream.part_count > SCALES_COUNT
     assert costs(streams, stream) == early
+
+
+async def test_one_record_of_a_truncation_names_all_segments() -> None:
+    """Behaviour 106: a stream with as many segments as it may have can still be truncated."""
+    positions = [m.SavedPosition(number, 0, 0) for number in range(controller_module.PARTS_PER_STREAM_COUNT_MAX)]
+    assert len(encode(m.StreamStartMoved(1, positions))) < RECORD_SIZE_BYTES_MAX
 
 
 async def test_pages_show_every_segment_once(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:

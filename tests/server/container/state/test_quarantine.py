@@ -1,0 +1,25 @@
+"""Decisions about damaged entities are refused, whatever kind of record they are. Behaviour 96."""
+
+import pytest
+
+from millrace.server.container.state.quarantine import PERMITTED_RECORDS, EntityDamage, Quarantine
+from millrace.server.errors import ContentLostError
+from millrace.wire import messages as m
+from tests.golden.samples import SAMPLES
+
+ABOUT_A_STREAM = [
+    each
+    for each in SAMPLES.values()
+    if isinstance(each, m.Record) and "stream_id" in [name for name, _, _ in each.entity_paths]
+]
+
+
+@pytest.mark.parametrize("record", ABOUT_A_STREAM, ids=lambda record: record.type.name)
+def test_a_record_about_a_damaged_stream_is_refused_unless_it_only_removes_something(record: m.Record) -> None:
+    stream_id: int = getattr(record, "stream_id")  # noqa: B009  # a field of these records only
+    quarantine = Quarantine([EntityDamage("streams", stream_id, 1, 0, "STREAM_SCALED", "a test damaged it")])
+    if isinstance(record, PERMITTED_RECORDS):
+        quarantine.check_changeable(record)
+    else:
+        with pytest.raises(ContentLostError, match="a test damaged it"):
+            quarantine.check_changeable(record)
