@@ -50,7 +50,7 @@ from .errors import GivenUpError, OwnedElsewhereError, OwnerFencedError, ServerE
 from .folder import check_writable
 from .hand_over import HandOver
 from .history import History
-from .object_store import ObjectStore, StoreMonitor
+from .object_store import ObjectStore, StoreMonitor, when_there_is_room
 from .options import ServerOptions
 from .services import ContainerServices
 from .tier2 import ChunkStorage
@@ -213,7 +213,8 @@ class Server:
                 with listening(options.console):
                     self._console = self._open_console(options.console)
             await self._history.open()
-            await self._open_container(is_standby=options.standby)
+            opening = partial(self._open_container, is_standby=options.standby)
+            await when_there_is_room(opening, name="container", clock=self._clock)
             if options.has_remote_log:
                 self._recovery.start(self._hand_over().run(), name="hand over")
             self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)

@@ -22,6 +22,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
 |   +-- StoreUnavailableError     the object store does not answer, or asks to come back; the outcome is open
 |   |   +-- StoreBusyError        it asks to come back later
+|   |   +-- StoreFullError        it has no room, or a quota is used up; try again when there is room
 |   +-- StoreRefusedError         the object store does not permit what is asked; nothing was changed
 |   +-- ObjectExistsError         the key has an object already; nothing was stored
 |   +-- ObjectChangedError        the object is another one than was read; nothing was stored
@@ -234,6 +235,10 @@ class StoreUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
 
 class StoreBusyError(StoreUnavailableError):
     """The object store asks to come back later: it is asked too often. Never fatal: ask again, after a pause."""
+
+
+class StoreFullError(StoreUnavailableError, code=ErrorCode.NO_SPACE):
+    """The object store has no room, or a quota is used up. Never fatal: try again when there is room."""
 
 
 class StoreRefusedError(StorageError):

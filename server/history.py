@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from millrace.server.host.clock import Clock
@@ -20,7 +21,7 @@ from millrace.server.host.supervisor import Supervisor
 
 from .errors import DiskUnavailableError, OwnerFencedError, ServerError, StoreUnfitError
 from .folder import DataFolder, check_writable, open_folder
-from .object_store import ObjectStore, StoreMonitor, StoreUrl, claim, find_owner, open_store
+from .object_store import ObjectStore, StoreMonitor, StoreUrl, claim, find_owner, open_store, when_there_is_room
 from .options import ServerOptions
 from .ownership import (
     Claimant,
@@ -157,7 +158,7 @@ class History:
             store, worker, url=str(url), lease_s=options.objects.lease_s, clock=clock, on_fenced=self.fenced
         )
         self._lease = lease
-        await lease.start()
+        await when_there_is_room(lease.start, name="lease", clock=clock)
         self._supervisor.start(lease.run(), name="lease")
 
     async def _check_disk(self, folder: Path) -> None:
@@ -177,7 +178,8 @@ class History:
                 open_folder, self._files, self._options.data_folder, store=str(url), server_id=server_id
             )
             try:
-                await claim(store, url, server_id=folder.server_id, is_new=folder.is_new)
+                claimed = partial(claim, store, url, server_id=folder.server_id, is_new=folder.is_new)
+                await when_there_is_room(claimed, name="prefix", clock=self._clock)
             except StoreUnfitError as error:
                 if folder.is_new and not is_remote and await self._has_remote_log(store, url):
                     raise StoreUnfitError(

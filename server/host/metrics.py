@@ -135,7 +135,7 @@ class Metrics:
         self.store_requests_total = Counter(
             "millrace_store_requests_total",
             "Requests to the object store, by outcome. Each attempt counts. Alert if unavailable or refused keeps "
-            "rising. busy means that the store asks to slow down.",
+            "rising. busy means that the store asks to slow down, full that it has no room or a quota is used up.",
             label="outcome",
         )
         self.store_request_seconds = Histogram(

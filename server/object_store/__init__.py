@@ -5,6 +5,7 @@ from .opening import claim, find_owner, open_store
 from .options import ObjectStoreOptions
 from .probe import Honesty, probe
 from .retrying import RetryingStore
+from .room import PatientPuts, when_there_is_room
 from .store import ObjectInfo, ObjectStore, StoredObject
 from .url import StoreUrl
 
@@ -13,6 +14,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "ObjectStoreOptions",
+    "PatientPuts",
     "RetryingStore",
     "StoreMonitor",
     "StoreUrl",
@@ -21,4 +23,5 @@ __all__ = [
     "find_owner",
     "open_store",
     "probe",
+    "when_there_is_room",
 ]

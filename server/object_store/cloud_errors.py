@@ -15,6 +15,7 @@ from millrace.server.errors import (
     ObjectNotFoundError,
     StorageError,
     StoreBusyError,
+    StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -30,6 +31,11 @@ _UNDONE_CODES: Final = ("SlowDown", "ServerBusy", "OperationAborted", "Condition
 """With 409 and 503 they are of the store itself, which has turned the request away. A 503 without one may be that of a
 gateway that had handed the request on; MinIO says SlowDownWrite after it has begun to write."""
 _TOO_MANY: Final = 429
+_FULL: Final = 507
+_QUOTA_CODES: Final = ("QuotaExceeded", "XMinioAdminBucketQuotaExceeded")
+"""Of Ceph and MinIO, with 403 and 400: a quota is checked before anything is written."""
+_FULL_CODES: Final = (*_QUOTA_CODES, "XMinioStorageFull")
+"""MinIO may have written a part when a disk is full. EntityTooLarge is about the request: waiting does not help."""
 _NOT_FOUND: Final = 404
 _OBJECT_MISSING_CODES: Final = ("", "NoSuchKey", "BlobNotFound", "ResourceNotFound")
 """With 404: it is the object that is missing, and nothing else. An answer to a HEAD never has a code."""
@@ -57,7 +63,7 @@ def translated(key: str) -> Iterator[None]:
 
     Raises:
         ObjectExistsError, ObjectChangedError, ObjectNotFoundError, StoreRefusedError: nothing was changed.
-        StoreUnavailableError: the outcome is open, unless it says that nothing was changed.
+        StoreUnavailableError: the outcome is open, unless it says that nothing was changed; also if the store is full.
     """
     try:
         yield
@@ -87,6 +93,8 @@ def meaning(error: Exception, key: str) -> StorageError:
         return StoreRefusedError(f"{_CREDENTIALS[code]} ({reason})", subject=key)
     if status == _NOT_FOUND and code not in _OBJECT_MISSING_CODES:
         return StoreRefusedError(f"the store misses something other than the object ({reason})", subject=key)
+    if status == _FULL or code in _FULL_CODES:
+        return StoreFullError(f"it is full ({reason})", subject=key, changed_nothing=code in _QUOTA_CODES)
     if status in _BUSY or code == "SlowDown":
         return StoreBusyError(f"the store asks to come back later ({reason})", subject=key, changed_nothing=is_undone)
     if _METADATA_HOST in text:

@@ -8,6 +8,7 @@ from millrace.server.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     StoreBusyError,
+    StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
 )
@@ -28,6 +29,7 @@ BUSY_S: Final = 10.0
 
 _OUTCOMES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (StoreBusyError, "busy"),
+    (StoreFullError, "full"),
     (StoreUnavailableError, "unavailable"),
     (StoreRefusedError, "refused"),
     (ObjectExistsError, "exists"),

@@ -26,6 +26,7 @@ from .monitor import StoreMonitor
 from .options import ObjectStoreOptions
 from .probe import Honesty, probe
 from .retrying import RetryingStore
+from .room import when_there_is_room
 from .store import ObjectStore
 from .url import StoreUrl
 
@@ -55,7 +56,8 @@ async def open_store(
         MissingExtraError: obstore is not installed.
         ConfigurationError: the environment does not say enough.
         StoreUnfitError: the store does not do what it must.
-        StorageError: it does not answer, or does not let us in. One that asks to come back later is asked again.
+        StorageError: it does not answer, or does not let us in. One that asks to come back later, or is full, is asked
+            again.
     """
     cloud = store or await CloudStore.connect(
         url, attempt_s=options.attempt_s, bytes_per_s_min=options.bytes_per_s_min, clock=clock
@@ -63,7 +65,7 @@ async def open_store(
     retrying = RetryingStore(cloud, options, clock=clock, monitor=monitor)
     try:
         started_s = clock.monotonic_s()
-        honesty = await _probed(retrying, url, clock)
+        honesty = await when_there_is_room(lambda: _probed(retrying, url, clock), name="probe", clock=clock)
         if honesty.fault:
             raise StoreUnfitError(
                 f"the store {honesty.fault}; it cannot keep the history of a server", subject=str(url)

@@ -5,7 +5,8 @@ the store says that a key is taken or has changed, the object is read: exactly o
 must be told apart therefore differ, by a nonce or by what they say (docs/decisions/0059).
 
 Each call ends. When its patience is over, the caller is told that the store is unavailable, or busy if that was its
-last answer. Neither is fatal: the caller asks again, after a pause, and does meanwhile what needs no store.
+last answer. Neither is fatal: the caller asks again, after a pause, and does meanwhile what needs no store. That the
+store is full is raised at once: that can last for days, and the caller has to do without.
 
 A read that is slow is hedged: it is made a second time beside the first, and the first answer counts. So is a create
 where somebody waits for it (`with_hedged_creates`). Both of its puts have the same name and the same bytes, so it does
@@ -30,6 +31,7 @@ from millrace.server.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StoreFullError,
     StoreUnavailableError,
 )
 from millrace.server.host.clock import Clock, SystemClock
@@ -343,13 +345,14 @@ class _Patience:
 
         Raises:
             StoreUnavailableError: as `error`, when there is to be none: it was tried for too long, or the store is
-                closed. One that is busy is no exception, or a caller would wait for as long as it is.
+                full or closed. One that is busy is no exception, or a caller would wait for as long as it is.
         """
         self.is_open = self.is_open or not error.changed_nothing
         # At random, so that those who were refused together do not come back together.
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
-        if self._closing.is_set() or self._clock.monotonic_s() + pause_s > self._end_s:
+        is_over = self._closing.is_set() or self._clock.monotonic_s() + pause_s > self._end_s
+        if is_over or isinstance(error, StoreFullError):
             raise self._last(error)
         with suppress(TimeoutError):
             async with self._clock.timeout(pause_s):

@@ -157,6 +157,11 @@ class Wal:
             return None
         return self._pool.problem or "the queue of the log is full"
 
+    @property
+    def lacks_room(self) -> bool:
+        """False: the files have their size from the start."""
+        return False
+
     def submit(self, run: AppendRun, *, is_followed: bool = False) -> None:
         """Queue a run for the next batch, see `Log`."""
         writer = self._writer

@@ -35,10 +35,11 @@ from it: the fence decides.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from millrace.model.checksum import Buffer
 from millrace.server.errors import ObjectExistsError, ObjectNotFoundError, StorageError
 from millrace.server.object_store import ObjectStore
 from millrace.wire.limits import MIB
@@ -79,6 +80,7 @@ class ObjectRecovery:
         acknowledged: the last batch that is known to be acknowledged; 0 if none is.
         owner: whose log it must be, None if that does not matter.
         closes: whether to put fences; without, nothing is changed, and the log may grow meanwhile.
+        create: puts fences, in place of `store.create`.
 
     Attributes:
         report: the outcome, once `batches` is exhausted, as are the following.
@@ -98,8 +100,10 @@ class ObjectRecovery:
         owner: LogOwner | None,
         acknowledged: int = 0,
         closes: bool = True,
+        create: Callable[[str, Sequence[Buffer]], Awaitable[object]] | None = None,
     ) -> None:
         self._store = store
+        self._create = create or store.create
         self._prefix = prefix
         self._epochs = epochs
         self._from_sequence = max(1, from_sequence)
@@ -283,7 +287,7 @@ class ObjectRecovery:
         assert self._owner is not None
         while True:
             try:
-                await self._store.create(self._key(point), [encode_fence(point, owner=self._owner)])
+                await self._create(self._key(point), [encode_fence(point, owner=self._owner)])
             except ObjectExistsError:
                 if (found := await self._get(point)) is not None:
                     return found

@@ -9,6 +9,9 @@ no lease, and no second look at the manifest.
 Failure. A put of unknown outcome, and one that finds its name taken, end the log: every run that was not handed back is
 of unknown outcome. The container is claimed again then, under a new epoch, and reads what is there.
 
+A full store is not a failure. The same bytes are put under the same name until there is room; appends are refused
+meanwhile, and records of truncations and deletions queue after those that wait.
+
 Slow puts are hedged by the store, if it is one that does so (`RetryingStore.with_hedged_creates`): made a second time
 beside the first, with the same name and bytes. One that comes after its batch was deleted stores it once more. It is
 before the first batch that is needed then, where nothing is read.
@@ -35,7 +38,7 @@ from millrace.server.errors import (
 )
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Metrics
-from millrace.server.object_store import ObjectStore
+from millrace.server.object_store import ObjectStore, PatientPuts
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.schema.log import LOG_FILE_HEADER_SIZE_BYTES
 
@@ -115,6 +118,7 @@ class ObjectWal:
         random: Random | None = None,
     ) -> None:
         self._store = store
+        self._puts = PatientPuts(store, clock=clock)
         self._prefix = prefix
         self._options = options
         self._epoch = epochs[-1]
@@ -126,7 +130,13 @@ class ObjectWal:
         self._salt = (random or SystemRandom()).getrandbits(63) + 1  # 0 is that of fences
         self._loop = asyncio.get_running_loop()
         self._recovery = ObjectRecovery(
-            store, prefix, epochs=epochs, from_sequence=from_sequence, owner=owner, acknowledged=acknowledged
+            store,
+            prefix,
+            epochs=epochs,
+            from_sequence=from_sequence,
+            owner=owner,
+            acknowledged=acknowledged,
+            create=self._puts.create,
         )
         self._is_recovered = False
         self._on_durable: OnDurable = lambda runs, sequence, wall_time_us: None
@@ -257,14 +267,22 @@ class ObjectWal:
         """Why appends should be refused now, or None."""
         if not self._is_open:
             return "the log is closed"
+        if self._puts.reason:
+            return self._puts.reason
         options = self._options
         if self._fits(options.run_size_bytes_max + BATCH_OVERHEAD_BYTES, reserve=options.headroom_bytes):
             return None
         return "the log is full"
 
+    @property
+    def lacks_room(self) -> bool:
+        """Whether the store is full."""
+        return bool(self._puts.reason)
+
     def statistics(self) -> ObjectWalStatistics:
         """Return what the log is doing. Cheap; also when closed."""
-        begun_s = self._in_flight[0].begun_s if self._in_flight else None
+        # A store that is full has answered.
+        begun_s = self._in_flight[0].begun_s if self._in_flight and not self.lacks_room else None
         return ObjectWalStatistics(
             durable_sequence=self._durable_sequence,
             batch_count=self._batch_count,
@@ -290,6 +308,8 @@ class ObjectWal:
             raise ValueError(f"a run of {size} bytes; the largest is {self._options.run_size_bytes_max}")
         cost = size + BATCH_OVERHEAD_BYTES
         reserve = 0 if run.kind == KIND_CONTROL else self._options.headroom_bytes
+        if self._puts.reason and run.kind != KIND_CONTROL:
+            raise NoSpaceError(self._puts.reason, subject=self._prefix)
         if not self._fits(cost, reserve=reserve):
             raise NoSpaceError("the log is full", subject=self._prefix)
         self._queue.append(run)
@@ -315,6 +335,7 @@ class ObjectWal:
 
     async def close(self) -> None:
         """Store what is queued and end, see `Log`."""
+        self._puts.end()  # also of the fences of a recovery
         if self._pump is None:
             return
         self._is_open = False
@@ -419,9 +440,12 @@ class ObjectWal:
         """Store a batch; hand back what is stored up to there."""
         key = self._prefix + LogPoint(self._epoch, put.sequence).name
         try:
-            await self._store.create(key, pieces)
+            await self._puts.create(key, pieces)
         except ObjectExistsError as error:
             self._fail(error, f"epoch {self._epoch} was ended at batch {put.sequence} by another server")
+            return
+        except LogClosedError as error:
+            self._fail(error, f"{error.message}; {self._queued_bytes} bytes are not stored")
             return
         except Exception as error:  # noqa: BLE001  # whatever it is, the batch is of unknown outcome
             self._fail(error, f"the store did not take batch {put.sequence}: {error}")

@@ -165,6 +165,11 @@ class Log(Protocol):
         """
         ...
 
+    @property
+    def lacks_room(self) -> bool:
+        """Whether a write waits for room on a medium that tier 2 shares; what is not urgent is not stored there now."""
+        ...
+
     def statistics(self) -> LogStatistics:
         """Return what the log is doing. Cheap; also when closed."""
         ...

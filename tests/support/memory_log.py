@@ -138,6 +138,10 @@ class MemoryLog:
         return self._sequence
 
     @property
+    def lacks_room(self) -> bool:
+        return False
+
+    @property
     def fullness(self) -> float:
         return self._medium.size_bytes / self._medium.capacity_bytes
 

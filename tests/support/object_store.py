@@ -9,7 +9,7 @@ import pytest
 from sortedcontainers import SortedDict
 
 from millrace.model.checksum import Buffer
-from millrace.server.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError
+from millrace.server.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, StoreFullError
 from millrace.server.object_store import ObjectInfo, StoredObject, StoreUrl
 from millrace.server.object_store.cloud import CloudStore
 from tests.support.s3 import Bucket
@@ -29,10 +29,15 @@ class MemoryObjectStore:
     Args:
         page_size_max: most objects on a page of a listing.
         pause: awaited before and after each step, so that calls at the same time mix; a simulation draws their order.
+
+    Attributes:
+        objects: by key.
+        quota_bytes: of all objects together; a put that would exceed it is refused. None: no quota.
     """
 
     def __init__(self, *, page_size_max: int = PAGE_SIZE_MAX, pause: Callable[[], Awaitable[None]] = _turn) -> None:
         self.objects: SortedDict[str, bytes] = SortedDict()
+        self.quota_bytes: int | None = None
         self._page_size_max = page_size_max
         self._pause = pause
 
@@ -42,6 +47,7 @@ class MemoryObjectStore:
         content = b"".join(pieces)
         if key in self.objects:
             raise ObjectExistsError("the key has an object", subject=key)
+        self._check_quota(key, len(content))
         self.objects[key] = content
         await self._pause()
         return tag_of(content)
@@ -52,6 +58,7 @@ class MemoryObjectStore:
         present = self.objects.get(key)
         if present is None or tag_of(present) != tag:
             raise ObjectChangedError("the object has another tag, or there is none", subject=key)
+        self._check_quota(key, len(content) - len(present))
         self.objects[key] = bytes(content)
         await self._pause()
         return tag_of(content)
@@ -104,6 +111,15 @@ class MemoryObjectStore:
             if key > after:
                 page.append(ObjectInfo(key, len(self.objects[key])))
         return page
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all objects together."""
+        return sum(map(len, self.objects.values()))
+
+    def _check_quota(self, key: str, added_bytes: int) -> None:
+        if self.quota_bytes is not None and added_bytes > max(0, self.quota_bytes - self.used_bytes):
+            raise StoreFullError("it is full (403 QuotaExceeded)", subject=key, changed_nothing=True)
 
     def _content(self, key: str) -> bytes:
         content = self.objects.get(key)

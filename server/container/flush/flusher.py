@@ -286,6 +286,8 @@ class Flusher:
         )
 
     def _segments_due(self) -> list[Segment]:
+        if self._log.lacks_room:
+            return []  # what frees room, records and copies, needs the last of it
         if self._budget is None:
             return segments_to_flush(
                 self._uploader.candidates(),

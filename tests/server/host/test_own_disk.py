@@ -13,6 +13,7 @@ from millrace.server.errors import (
     OwnedElsewhereError,
     StorageError,
     StoreBusyError,
+    StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnfitError,
@@ -41,6 +42,7 @@ def test_what_another_machine_would_not_meet_is_of_the_disk(error: Exception) ->
     [
         StoreUnavailableError("nobody answers"),
         StoreBusyError("slow down"),
+        StoreFullError("it is full"),
         StoreRefusedError("no credentials"),
         StoreUnfitError("is that of another server"),
         OwnedElsewhereError("is served by another server"),

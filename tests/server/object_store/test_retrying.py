@@ -7,7 +7,13 @@ from random import Random
 import pytest
 
 from millrace.model.checksum import Buffer
-from millrace.server.errors import ObjectChangedError, ObjectExistsError, StoreBusyError, StoreUnavailableError
+from millrace.server.errors import (
+    ObjectChangedError,
+    ObjectExistsError,
+    StoreBusyError,
+    StoreFullError,
+    StoreUnavailableError,
+)
 from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreMonitor
 from millrace.server.object_store.hedging import HEDGE_S_MIN, REQUESTS_PER_HEDGE
@@ -64,6 +70,21 @@ async def test_pauses_grow_and_end() -> None:
     assert max(pauses) <= PAUSE_S_MAX + 0.1
     assert pauses[0] <= 0.2 < pauses[4]
     assert store.asked_s[-1] - store.asked_s[0] <= OPTIONS.patience_s
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_full_store_is_not_asked_again_and_an_attempt_before_stays_open(*, is_open: bool) -> None:
+    """Behaviour 103: the caller waits for room, or does without."""
+    store = MemoryObjectStore()
+    store.quota_bytes = 0
+    faulty = FaultyStore(store)
+    if is_open:
+        faulty.fail("create", Fault.UNAVAILABLE)
+    with pytest.raises(StoreFullError) as caught:
+        await RetryingStore(faulty, OPTIONS, clock=HastyClock()).create("a", [b"abc"])
+    assert caught.value.changed_nothing is not is_open
+    assert faulty.calls == {"create": 1 + is_open}
 
 
 @pytest.mark.asyncio

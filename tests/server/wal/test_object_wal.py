@@ -11,11 +11,13 @@ from millrace.server.errors import (
     FolderVersionError,
     LogClosedError,
     LogFailedError,
+    NoSpaceError,
     StorageError,
     StoreUnavailableError,
 )
 from millrace.server.object_store import ObjectInfo, ObjectStore, RetryingStore, StoredObject
 from millrace.server.object_store.hedging import HEDGE_S_MIN, REQUESTS_PER_HEDGE
+from millrace.server.object_store.room import PAUSE_S_MAX
 from millrace.server.wal import AcceptedLoss, Damage, LogOwner, ObjectRecovery, ObjectWal, RecoveredBatch, WalOptions
 from millrace.server.wal.log_objects import LogPoint, parse_log_name
 from millrace.server.wal.object_recovery import READS_COUNT_MAX
@@ -25,7 +27,7 @@ from tests.support.clock import ManualClock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.object_store import MemoryObjectStore
 from tests.support.waiting import until
-from tests.support.wal import OWNER, SMALL, append_run, payload_of
+from tests.support.wal import OWNER, SMALL, append_run, control_run, payload_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -734,4 +736,95 @@ async def test_a_put_that_comes_late_in_the_place_of_a_deleted_batch_is_deleted_
     assert two.payloads == [b"z", b"more"]
     assert two.damages == []
     await until(lambda: (1, late) not in store.points)
+    await two.log.close()
+
+
+# --- a full store ---
+
+
+async def filled(store: GatedStore, clock: ManualClock) -> Opened:
+    """Return a log whose next batch waits for room."""
+    one = await opened(store, 1, clock=clock)
+    await store.create("other", [bytes(1000)])
+    await one.append(b"a")
+    store.quota_bytes = store.used_bytes
+    one.submit(b"b")
+    await until(lambda: one.log.lacks_room)
+    return one
+
+
+async def test_a_full_store_refuses_appends_and_acks_those_under_way_when_there_is_room(store: GatedStore) -> None:
+    """Behaviour 103."""
+    clock = ManualClock()
+    one = await filled(store, clock)
+    assert one.log.refusal == "the object store is full: it is full (403 QuotaExceeded)"
+    with pytest.raises(NoSpaceError, match="the object store is full"):
+        one.submit(b"c")
+    one.log.submit(control_run(b"truncate"))
+    await clock.advance(PAUSE_S_MAX)
+    assert one.log.statistics().write_age_s == 0.0
+    assert (one.acked, one.failures) == ([b"a"], [])
+
+    await store.delete(["other"])
+    await clock.advance(PAUSE_S_MAX)
+    await until(lambda: len(one.acked) == 3)
+    await one.append(b"d")
+    assert one.log.refusal is None
+    assert one.failures == []
+    await one.log.close()
+    two = await opened(store, 1, 2)
+    assert two.payloads == one.acked
+    await two.log.close()
+
+
+async def test_an_owner_that_waits_for_room_is_fenced_like_any_other(store: GatedStore) -> None:
+    """Behaviours 90 and 103."""
+    clock = ManualClock()
+    one = await filled(store, clock)
+    assert store.quota_bytes is not None
+    store.quota_bytes += 64  # of a fence, and not of a batch
+    two = await opened(store, 1, 2)
+    assert two.payloads == [b"a"]
+    await clock.advance(PAUSE_S_MAX)
+    await until(lambda: bool(one.failures))
+    assert "was ended at batch" in str(one.failures[0])
+    assert one.acked == [b"a"]
+    await one.log.close()
+    await two.log.close()
+
+
+async def test_closing_waits_for_no_room(store: GatedStore) -> None:
+    """Behaviour 103: what was not acknowledged may be missing, and the log says how much that is."""
+    one = await filled(store, ManualClock())
+    await one.log.close()
+    (failure,) = one.failures
+    assert "closed while the object store is full; 65 bytes are not stored" in str(failure)
+    store.quota_bytes = None
+    two = await opened(store, 1, 2)
+    assert two.payloads == [b"a"]
+    await two.log.close()
+
+
+async def test_closing_stores_what_waits_if_there_is_room_by_then(store: GatedStore) -> None:
+    one = await filled(store, ManualClock())
+    store.quota_bytes = None
+    await one.log.close()
+    assert (one.acked, one.failures) == ([b"a", b"b"], [])
+
+
+async def test_a_recovery_waits_for_the_room_of_its_fence(store: GatedStore) -> None:
+    """Behaviour 103."""
+    clock = ManualClock()
+    one = await opened(store, 1)
+    await one.append(b"a")
+    await one.log.close()
+    store.quota_bytes = store.used_bytes
+    opening = asyncio.create_task(opened(store, 1, 2, clock=clock))
+    for _ in range(10):
+        await clock.advance(PAUSE_S_MAX)
+    assert not opening.done()
+    store.quota_bytes = None
+    await clock.advance(PAUSE_S_MAX)
+    two = await opening
+    assert two.payloads == [b"a"]
     await two.log.close()

@@ -1,0 +1,112 @@
+"""Waiting for room in an object store that is full: nothing is lost by waiting, and only somebody else can free room.
+
+There is no deadline, as a full store can stay full for days. Each wait logs one line when it begins and one when it
+ends, however often the request is made in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from millrace.model.checksum import Buffer
+from millrace.server.errors import LogClosedError, StoreFullError
+from millrace.server.host.clock import Clock
+
+from .store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S_MIN: Final = 0.5
+PAUSE_S_MAX: Final = 5.0
+"""Between two attempts. Each sends its bytes again."""
+
+T = TypeVar("T")
+
+
+async def when_there_is_room(step: Callable[[], Awaitable[T]], *, name: str, clock: Clock) -> T:
+    """Do a step of a start, again and again while the object store is full; return its result.
+
+    Args:
+        step: may be repeated after a StoreFullError.
+        name: of the step, for the log.
+        clock: of the pauses.
+    """
+    pause_s = PAUSE_S_MIN
+    is_first = True
+    while True:
+        try:
+            return await step()
+        except StoreFullError as error:
+            if is_first:
+                logger.warning("object store full, the start waits for room step=%s error=%s", name, error)
+            is_first = False
+        await clock.sleep(pause_s)
+        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+
+class PatientPuts:
+    """Creates objects that have to be stored under their names, and waits while the store is full.
+
+    The oldest object that waits is tried, and the others once it is stored: a store that is full gets few requests.
+    Belongs to one event loop.
+
+    Attributes:
+        reason: why an object waits, for people; empty if none does.
+    """
+
+    def __init__(self, store: ObjectStore, *, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._waiting_count = 0
+        self._ended = asyncio.Event()
+        self.reason = ""
+
+    def end(self) -> None:
+        """Try each object that waits once more, and then give it up."""
+        self._ended.set()
+
+    async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
+        """Store an object under a free key; while the store is full, make the same request again and again.
+
+        Raises:
+            LogClosedError: the store is full, and `end` was called.
+            StorageError: as `ObjectStore.create`.
+        """
+        try:
+            await self._store.create(key, pieces)
+        except StoreFullError as error:
+            full = error
+        else:
+            return
+        if not self._waiting_count:
+            logger.error("object store full, the log waits for room error=%s", full)
+        self._waiting_count += 1
+        self.reason = f"the object store is full: {full.message}"
+        try:
+            async with self._turn:
+                await self._create_waiting(key, pieces)
+        finally:
+            self._waiting_count -= 1
+            if not self._waiting_count:
+                self.reason = ""
+        if not self._waiting_count:
+            logger.info("object store has room again, the log continues")
+
+    async def _create_waiting(self, key: str, pieces: Sequence[Buffer]) -> None:
+        pause_s = PAUSE_S_MIN
+        while True:
+            is_last = self._ended.is_set()
+            try:
+                await self._store.create(key, pieces)
+            except StoreFullError as error:
+                if is_last:
+                    raise LogClosedError("closed while the object store is full", subject=key) from error
+            else:
+                return
+            with suppress(TimeoutError):
+                async with self._clock.timeout(pause_s):
+                    await self._ended.wait()
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
