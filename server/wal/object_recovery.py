@@ -125,7 +125,7 @@ class ObjectRecovery:
     async def batches(
         self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
     ) -> AsyncGenerator[RecoveredBatch | Damage, None]:
-        """Yield what the log holds from that sequence on, in order; damage before what was salvaged from it.
+        """Yield what the log holds from that sequence on, in order; what was salvaged from damage before it.
 
         See `Log.recover`. Safe to cancel: a fence that was put stays, as the epoch has ended anyway.
 
@@ -320,6 +320,15 @@ class ObjectRecovery:
             yield from self._tell(self._gap(point.epoch, point.sequence, point.sequence, reason=reason))
             return
         intact, lost = salvage_runs(found.data, damaged)
+        if intact:
+            yield RecoveredBatch(
+                damaged.sequence,
+                damaged.wall_time_us,
+                intact,
+                self._key(point),
+                LOG_FILE_HEADER_SIZE_BYTES,
+                damaged.size,
+            )
         yield from self._tell(
             Damage(
                 place=self._key(point),
@@ -332,15 +341,6 @@ class ObjectRecovery:
                 reason="the batch does not match its checksum",
             )
         )
-        if intact:
-            yield RecoveredBatch(
-                damaged.sequence,
-                damaged.wall_time_us,
-                intact,
-                self._key(point),
-                LOG_FILE_HEADER_SIZE_BYTES,
-                damaged.size,
-            )
 
     def _key(self, point: LogPoint) -> str:
         return self._prefix + point.name

@@ -51,7 +51,7 @@ class Log(Protocol):
     ) -> Iterator[RecoveredBatch | Damage]:
         """Read back what the log holds from that sequence on, in order. Blocking: call and iterate it in a thread.
 
-        It must be exhausted before `start`. Damaged ranges come as `Damage`, each before what could be salvaged from
+        It must be exhausted before `start`. Damaged ranges come as `Damage`, each after what could be salvaged from
         it; reading continues after them. Damage whose loss was accepted is not told. With `from_sequence` above 0, the
         caller says that it needs everything from there on: a log that starts later is damage. Frames are views of
         whole files in memory: copy what is kept for long.

@@ -108,7 +108,7 @@ class Recovery:
     def batches(
         self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
     ) -> Iterator[RecoveredBatch | Damage]:
-        """Yield what the log holds from that sequence on, in order; damage before what was salvaged from it.
+        """Yield what the log holds from that sequence on, in order; what was salvaged from damage before it.
 
         Damage whose loss was accepted is neither yielded nor reported.
 
@@ -314,6 +314,8 @@ class Recovery:
         self._expected = batch.sequence + 1
         # The checksum is what these bytes give, not what they gave before they were damaged.
         self.chain = None
+        if intact and batch.sequence >= self._from_sequence:
+            yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path.name, batch.offset, batch.size)
         yield from self._damage(
             file,
             reason="the batch does not match its checksum",
@@ -323,8 +325,6 @@ class Recovery:
             runs=lost,
             is_complete=True,
         )
-        if intact and batch.sequence >= self._from_sequence:
-            yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path.name, batch.offset, batch.size)
 
     def _damage(
         self,

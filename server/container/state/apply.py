@@ -123,7 +123,7 @@ def apply_recovered(
             state.hold(segment, extent)
 
     items: list[BatchItem] = [item] if isinstance(item, Damage) else items_of(item)
-    # Damage is told before the batches of which something was salvaged, and is no batch itself.
+    # Damage is not a batch itself. It follows what was salvaged from its batch: whole appends keep their places.
     sequence, wall_time_us = (state.sequence, 0) if isinstance(item, Damage) else (item.sequence, item.wall_time_us)
     with pin_items(state, items):
         apply_batch(state, items, sequence=sequence, wall_time_us=wall_time_us, bytes_sink=hold, may_block=True)

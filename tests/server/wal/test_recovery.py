@@ -191,13 +191,13 @@ def test_a_flip_in_any_byte_of_a_batch_is_found_and_costs_at_most_that_batch(fil
         files.replace_content(FIRST, whole)
 
 
-def test_damage_comes_before_what_was_salvaged(files: MemoryFileSystem) -> None:
+def test_damage_follows_what_was_salvaged(files: MemoryFileSystem) -> None:
     placed = build_log(files, batches(3))
     files.flip_bit(FIRST, 8 * (placed[1].offset + placed[1].size - 1))
 
     items, _ = recover(files)
 
-    assert [type(item) for item in items] == [RecoveredBatch, Damage, RecoveredBatch, RecoveredBatch]
+    assert [type(item) for item in items] == [RecoveredBatch, RecoveredBatch, Damage, RecoveredBatch]
 
 
 def test_a_lost_control_record_is_named_by_segment_zero(files: MemoryFileSystem) -> None:

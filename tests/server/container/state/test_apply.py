@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.memtable import Extent
-from millrace.server.container.state.apply import BatchItem, apply_batch, items_of
+from millrace.server.container.state.apply import BatchItem, apply_batch, apply_recovered, items_of
 from millrace.server.container.state.clock_history import NOTHING_US
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
@@ -19,6 +19,8 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import encode
 from tests.server.container.histories import STEPS, History, apply, durable_view, run_of
 from tests.server.container.states import new_state
+from tests.support.files import MemoryFileSystem
+from tests.support.wal import append_run, build_log, recover
 
 LOGGED_STEPS = STEPS.filter(lambda step: step[0] not in {"flush", "compact"})
 """Steps of which the log knows all."""
@@ -186,3 +188,25 @@ def test_only_what_is_watched_is_woken() -> None:
     assert not apply(state, run_of(segment, offset=0, size=5, event_count=1))
     segment.watchers.add(Watcher())
     assert apply(state, run_of(segment, offset=5, size=5, event_count=1)) == {segment}
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_damaged_append_takes_no_other_of_its_batch_along(lost: int, is_new: bool) -> None:
+    """Behaviour 96: a flipped bit costs the append that it is in, also where its segment was created with it."""
+    files = MemoryFileSystem()
+    created, later = (AppendRun.of_record(encode(m.SegmentCreated(each, 1, f"raw/{each}"))) for each in (1, 2))
+    appends = [append_run(1, 10 * number, bytes([number]) * 10) for number in range(3)]
+    *_, placed, _ = build_log(files, [*([[created, *appends]] if is_new else [[created], appends]), [later]])
+    end = placed.offset + placed.size - sum(len(run.frames) for run in appends[lost + 1 :])
+    files.flip_bit(placed.path, 8 * (end - 1))
+
+    state = new_state()
+    for item in recover(files)[0]:
+        apply_recovered(state, item, before_hold=lambda extent: None)
+
+    segment = state.segments[1]
+    assert not state.quarantine
+    assert segment.length == 30
+    assert [(each.start, each.end) for each in segment.damages] == [(10 * lost, 10 * lost + 10)]
+    assert [extent.offset for extent in segment.tail.extents] == [10 * each for each in range(3) if each != lost]
