@@ -167,7 +167,7 @@ class EntityCache(Generic[Item]):
 
     def pinned(self, number: int) -> Item | None:
         """Return a pinned entity by its number, None if it does not exist: the admitted view of no other may move."""
-        assert number in self._pin_counts, "an admitted change to what may be evicted is lost"
+        assert number in self._pin_counts or number <= 0, "an admitted change to what may be evicted is lost"
         return self._resident.get(number)
 
     def peek(self, number: int) -> Item | None:

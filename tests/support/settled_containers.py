@@ -35,4 +35,4 @@ def _check_views(container: SegmentContainer) -> None:
     """With nothing in flight both views are equal; a log that failed leaves admitted what never became durable."""
     has_ended = container.has_failed or container.loss is not None or container.fence is not None
     if not has_ended and not len(container.in_flight):
-        assert differences(container) == []
+        assert differences(container) == [], differences(container)

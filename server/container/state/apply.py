@@ -77,6 +77,7 @@ def apply_batch(
             if isinstance(item, AppendRun):
                 _apply_run(batch, item, is_new=is_new, bytes_sink=bytes_sink)
             elif is_new or isinstance(item, Damage):
+                check_item(batch, item)
                 _APPLIERS[type(item)](batch, item)
         except UnfitRecordError as error:
             batch.refuse(error)
@@ -146,6 +147,16 @@ def _record_of(run: AppendRun) -> m.Record | UnstorableRecord:
     return checked_record(message)
 
 
+def check_item(batch: CurrentBatch, item: BatchItem) -> None:
+    """Raise UnfitRecordError unless a record can be applied; nothing is changed.
+
+    Records that name several entities are checked for each of these once more, when they are applied.
+    """
+    check = _CHECKS.get(type(item))
+    if check is not None:
+        check(batch, item)
+
+
 def _apply_run(batch: CurrentBatch, run: AppendRun, *, is_new: bool, bytes_sink: BytesSink) -> None:
     state = batch.state
     segment = state.segments.loaded(run.segment_id)
@@ -194,7 +205,7 @@ def _check_numbers(batch: CurrentBatch, run: AppendRun) -> None:
         raise batch.unfit("segments", run.segment_id, f"{largest} is above {OFFSET_MAX}")
 
 
-def _apply_unstorable(batch: CurrentBatch, item: UnstorableRecord) -> None:
+def _check_unstorable(batch: CurrentBatch, item: UnstorableRecord) -> None:
     """Raise, about the first entity that a record names."""
     named = m.required_entities(item.record)
     for kind in batch.state.caches:
@@ -215,9 +226,16 @@ def _apply_damage(batch: CurrentBatch, damage: Damage) -> None:
             state.add_damage(segment, offset, offset + size, f"{damage.place} at {damage.offset}")
 
 
+_CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
+    UnstorableRecord: _check_unstorable,
+    **apply_segments.CHECKS,
+    **apply_writers.CHECKS,
+    **apply_streams.CHECKS,
+    **apply_transactions.CHECKS,
+    **apply_producers.CHECKS,
+}
 _APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     Damage: _apply_damage,
-    UnstorableRecord: _apply_unstorable,
     **apply_segments.APPLIERS,
     **apply_writers.APPLIERS,
     **apply_streams.APPLIERS,

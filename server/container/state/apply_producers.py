@@ -9,9 +9,12 @@ from millrace.wire import messages as m
 from .current_batch import CurrentBatch
 from .producer import KnownProducer
 
+ProducerRecord = m.ProducerTaken | m.ProducerReset | m.SequenceDescribed | m.CommittedProducer
+
 
 def commit_producer(batch: CurrentBatch, committed: m.CommittedProducer) -> None:
     """Record that a sequence is committed; a run of which damage has taken the record takes over."""
+    check_producer(batch, committed)
     _change(batch, committed, lambda row: row.taken(committed.holder, committed.run).committed(committed.sequence))
 
 
@@ -27,32 +30,39 @@ def _described(batch: CurrentBatch, record: m.SequenceDescribed) -> None:
     _change(batch, record, lambda row: row.with_fingerprint(record.sequence, record.fingerprint))
 
 
-def _change(
-    batch: CurrentBatch,
-    record: m.ProducerTaken | m.ProducerReset | m.SequenceDescribed | m.CommittedProducer,
-    change: Callable[[ProducerRow], ProducerRow],
-) -> None:
+def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:
+    """Raise unless the number and the id of a record belong to one producer, or both are free."""
+    producers, number = batch.state.producers, record.number
+    producer = producers.loaded(number)
+    if producer is not None:
+        if producer.writer_id != record.producer_id:
+            raise batch.unfit("producers", number, f"it is {producer.writer_id}, and not {record.producer_id}")
+        return
+    batch.check_number("producers", number)
+    before = producers.find(record.producer_id)
+    if before is not None:
+        raise batch.unfit("producers", before.number, f"{record.producer_id} is to be producer {number}, too")
+
+
+def _change(batch: CurrentBatch, record: ProducerRecord, change: Callable[[ProducerRow], ProducerRow]) -> None:
     """Change the durable row of the producer of a record, which is new if there is none."""
     state = batch.state
     producer = state.producers.loaded(record.number)
     if producer is None:
-        batch.check_number("producers", record.number)
-        before = state.producers.find(record.producer_id)
-        if before is not None:
-            raise batch.unfit(
-                "producers", before.number, f"{record.producer_id} is to be producer {record.number}, too"
-            )
         producer = state.admitted_producers.pop(record.producer_id, None) or KnownProducer(
             number=record.number, writer_id=record.producer_id
         )
         state.use_id(producer.number)
         state.producers.add(producer)
-    elif producer.writer_id != record.producer_id:
-        raise batch.unfit("producers", record.number, f"it is {producer.writer_id}, and not {record.producer_id}")
     producer.row = change(producer.row)
     state.producers.changed(producer)
 
 
+CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
+    m.ProducerTaken: check_producer,
+    m.ProducerReset: check_producer,
+    m.SequenceDescribed: check_producer,
+}
 APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.ProducerTaken: _taken,
     m.ProducerReset: _reset,

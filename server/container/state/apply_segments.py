@@ -61,7 +61,7 @@ def truncate_segments(batch: CurrentBatch, positions: Iterable[m.SavedPosition])
     """Move the starts of segments to these positions, never backwards."""
     state = batch.state
     for segment_id, offset, event_index in positions:
-        segment = state.segments.loaded(segment_id)
+        segment = batch.find("segments", segment_id)
         if segment is None or segment.link is not None:
             continue  # one that was merged belongs to its target now
         if (offset, event_index) <= (segment.start_offset, segment.start_index):
@@ -81,13 +81,19 @@ def truncate_segments(batch: CurrentBatch, positions: Iterable[m.SavedPosition])
         state.wake(segment)
 
 
-def _segment_created(batch: CurrentBatch, record: m.SegmentCreated) -> None:
+def _check_created(batch: CurrentBatch, record: m.SegmentCreated) -> None:
     batch.check_new("segments", record.segment_id)
+
+
+def _segment_created(batch: CurrentBatch, record: m.SegmentCreated) -> None:
     create_segment(batch, record.segment_id, name=record.name, created_us=record.created_us)
 
 
-def _segment_sealed(batch: CurrentBatch, record: m.SegmentSealed) -> None:
+def _check_sealed(batch: CurrentBatch, record: m.SegmentSealed) -> None:
     _check_raw(batch, batch.state.segments.loaded(record.segment_id), "sealed")
+
+
+def _segment_sealed(batch: CurrentBatch, record: m.SegmentSealed) -> None:
     seal_segments(batch, [record.segment_id])
 
 
@@ -95,9 +101,12 @@ def _segment_truncated(batch: CurrentBatch, record: m.SegmentTruncated) -> None:
     truncate_segments(batch, [m.SavedPosition(record.segment_id, record.offset)])
 
 
+def _check_deleted(batch: CurrentBatch, record: m.SegmentDeleted) -> None:
+    _check_raw(batch, batch.state.segments.loaded(record.segment_id), "deleted")
+
+
 def _segment_deleted(batch: CurrentBatch, record: m.SegmentDeleted) -> None:
     segment = batch.state.segments.loaded(record.segment_id)
-    _check_raw(batch, segment, "deleted")
     if segment is not None and segment.link is None:  # one that was merged belongs to its target now
         batch.state.delete_segments([record.segment_id])
 
@@ -194,9 +203,9 @@ def merge_segment(
     state.wake(target)
 
 
-def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
-    state = batch.state
-    target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
+def _check_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
+    segments = batch.state.segments
+    target, source = segments.loaded(record.target_id), segments.loaded(record.source_id)
     if target is None:
         return
     check_merge(
@@ -211,6 +220,13 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
     if target.sealed:
         raise batch.unfit("segments", target.segment_id, "it is sealed, and takes no merge")
     _check_raw(batch, source, "merged")
+
+
+def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
+    state = batch.state
+    target, source = state.segments.loaded(record.target_id), state.segments.loaded(record.source_id)
+    if target is None:
+        return
     marker = merge_marker(record.source_id)
     if marker not in target.attributes:  # applied again, the source is gone or has another name
         _set_attribute(state, target, marker, b"" if source is None else source.name.encode())
@@ -230,11 +246,14 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
         state.segments.renamed(source, old_name=old_name)
 
 
+def _check_attribute(batch: CurrentBatch, record: m.AttributeSet) -> None:
+    if record.key.startswith("#") and batch.state.segments.loaded(record.segment_id) is not None:
+        raise batch.unfit("segments", record.segment_id, f"{record.key} is a mark of the server, not an attribute")
+
+
 def _attribute_set(batch: CurrentBatch, record: m.AttributeSet) -> None:
     segment = batch.state.segments.loaded(record.segment_id)
     if segment is not None:
-        if record.key.startswith("#"):
-            raise batch.unfit("segments", record.segment_id, f"{record.key} is a mark of the server, not an attribute")
         _set_attribute(batch.state, segment, record.key, record.value if record.present else None)
 
 
@@ -246,6 +265,13 @@ def _set_attribute(state: ContainerState, segment: Segment, key: str, value: byt
     state.segments.changed(segment)
 
 
+CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
+    m.SegmentCreated: _check_created,
+    m.SegmentSealed: _check_sealed,
+    m.SegmentDeleted: _check_deleted,
+    m.SegmentMerged: _check_merged,
+    m.AttributeSet: _check_attribute,
+}
 APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.SegmentCreated: _segment_created,
     m.SegmentSealed: _segment_sealed,

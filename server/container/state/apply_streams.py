@@ -18,10 +18,13 @@ from .stream import Stream
 _CUT_KINDS: Final = frozenset(m.CutKind)
 
 
-def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
-    state = batch.state
+def _check_stream(batch: CurrentBatch, record: m.StreamCreated) -> None:
     batch.check_new("streams", record.stream_id)
     _check_created(batch, record.stream_id, record.segments, kept=())
+
+
+def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
+    state = batch.state
     stream = Stream(
         stream_id=record.stream_id,
         name=record.name,
@@ -43,16 +46,22 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
     )
 
 
-def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) -> None:
-    epoch = m.EpochRecord(
+def _check_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) -> None:
+    check_epoch(batch, stream, _epoch_of(record))
+
+
+def _epoch_of(record: m.StreamScaled) -> m.EpochRecord:
+    return m.EpochRecord(
         number=record.epoch,
         started_us=record.scaled_us,
         cause=record.cause,
         sealed_ids=record.sealed_ids,
         created=record.created,
     )
-    check_epoch(batch, stream, epoch)
-    begin_epoch(batch, stream, epoch)
+
+
+def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) -> None:
+    begin_epoch(batch, stream, _epoch_of(record))
     seal_segments(batch, record.sealed_ids)
 
 
@@ -117,6 +126,14 @@ def _stream_sealed(batch: CurrentBatch, stream: Stream, record: m.StreamSealed) 
     batch.state.exclusive_writers.end_stream(record.stream_id)
 
 
+def _check_cut(batch: CurrentBatch, record: m.StreamTruncated | m.StreamStartMoved) -> None:
+    for segment_id in (position[0] for position in record.positions):
+        segment = batch.find("segments", segment_id)
+        if segment is not None and segment.stream_id != record.stream_id:
+            reason = f"segment {segment_id} of its cut does not belong to it"
+            raise batch.unfit("streams", record.stream_id, reason)
+
+
 def _stream_truncated(batch: CurrentBatch, record: m.StreamTruncated) -> None:
     _move_start(batch, record.stream_id, [m.SavedPosition(*position) for position in record.positions])
 
@@ -127,10 +144,6 @@ def _stream_start_moved(batch: CurrentBatch, record: m.StreamStartMoved) -> None
 
 def _move_start(batch: CurrentBatch, stream_id: int, positions: Sequence[m.SavedPosition]) -> None:
     state = batch.state
-    for segment_id in (position.segment_id for position in positions):
-        segment = state.segments.loaded(segment_id)
-        if segment is not None and segment.stream_id != stream_id:
-            raise batch.unfit("streams", stream_id, f"segment {segment_id} of its cut does not belong to it")
     truncate_segments(batch, positions)
     stream = state.streams.loaded(stream_id)
     if stream is None:
@@ -164,10 +177,13 @@ def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
     batch.state.moved_cursors.add(record.stream_id)
 
 
-def _cuts_saved(batch: CurrentBatch, stream: Stream, record: m.CutsSaved) -> None:
+def _check_cuts(batch: CurrentBatch, _: Stream, record: m.CutsSaved) -> None:
     for cut in record.cuts:
         if cut.kind not in _CUT_KINDS:
             raise batch.unfit("streams", record.stream_id, f"cut {cut.name} of it is of kind {cut.kind}")
+
+
+def _cuts_saved(batch: CurrentBatch, stream: Stream, record: m.CutsSaved) -> None:
     for kind, name, positions, hold_s in record.cuts:
         stream.cuts[kind, name] = m.SavedCut(kind, name, record.saved_us, positions, hold_s)
     batch.state.moved_cursors.add(record.stream_id)
@@ -190,6 +206,24 @@ def _changing(change: Callable[[CurrentBatch, Stream, Any], None]) -> Callable[[
     return apply
 
 
+def _of_stream(check: Callable[[CurrentBatch, Stream, Any], None]) -> Callable[[CurrentBatch, Any], None]:
+    """Return the check of a record that changes a stream; nothing is checked of one that damage has made unknown."""
+
+    def check_known(batch: CurrentBatch, record: Any) -> None:
+        stream = batch.state.streams.loaded(record.stream_id)
+        if stream is not None:
+            check(batch, stream, record)
+
+    return check_known
+
+
+CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
+    m.StreamCreated: _check_stream,
+    m.StreamScaled: _of_stream(_check_scaled),
+    m.CutsSaved: _of_stream(_check_cuts),
+    m.StreamTruncated: _check_cut,
+    m.StreamStartMoved: _check_cut,
+}
 APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.StreamCreated: _stream_created,
     m.StreamScaled: _changing(_stream_scaled),

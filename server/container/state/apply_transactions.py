@@ -17,48 +17,52 @@ from .quarantine import CONTAINER, UnfitRecordError
 from .segment import Segment
 from .transaction import Transaction, part_of, segment_of_part, transaction_of
 
-_ENDED_STATES: Final = (TransactionState.ABORTED, TransactionState.EXPIRED)
+ENDED_STATES: Final = (TransactionState.ABORTED, TransactionState.EXPIRED)
 _low: Final = attrgetter("low")
 _EPOCH_CAUSE: Final = "a transaction that began before the stream was scaled"
 
 
+def _check_reserved(batch: CurrentBatch, record: m.IdsReserved) -> None:
+    batch.check_number(CONTAINER, record.first + record.count - 1)
+
+
 def _ids_reserved(batch: CurrentBatch, record: m.IdsReserved) -> None:
-    last = record.first + record.count - 1
-    batch.check_number(CONTAINER, last)
-    batch.state.use_id(last)
+    batch.state.use_id(record.first + record.count - 1)
+
+
+def _check_begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
+    batch.check_new("transactions", record.number)
+    for stream in record.streams:
+        # The ranges that open transactions share were checked with the first of these.
+        if stream is not batch.state.open_transactions.shared(stream.stream_id, stream.epoch):
+            _check_routes(batch, record.number, stream)
+    check_parts(batch, record.number, record.streams, record.parts)
 
 
 def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
     state = batch.state
-    batch.check_new("transactions", record.number)
-    admitted = state.admitted_transactions.get(record.number)
-    if admitted is None:  # else the ranges are those of its streams
-        _check_routes(batch, record)
-    transaction = admitted or transaction_of(record)
-    _check_parts(batch, transaction, record.parts)
     _free_name(state, record.name)
-    state.admitted_transactions.pop(record.number, None)
+    transaction = state.admitted_transactions.pop(record.number, None) or transaction_of(record)
     state.use_id(transaction.number)
     state.transactions.add(transaction)
     state.open_transactions.add(transaction)
     _add_parts(state, transaction, record.parts, branch=IMPLICIT_BRANCH, created_us=record.begun_us)
 
 
-def _check_routes(batch: CurrentBatch, record: m.TransactionBegun) -> None:
-    """Raise unless the ranges by which a transaction routes cover each key once, in their order."""
-    number = record.number
-    for stream in record.streams:
-        ranges = [batch.key_range("transactions", number, low, last) for _, low, last in stream.ranges]
-        batch.check_ranges("transactions", number, ranges)
-        if ranges != sorted(ranges):
-            raise batch.unfit("transactions", number, f"its ranges of stream {stream.stream_id} do not ascend")
+def _check_routes(batch: CurrentBatch, number: int, stream: m.TransactionStream) -> None:
+    """Raise unless the ranges by which a transaction routes to a stream cover each key once, in their order."""
+    ranges = [batch.key_range("transactions", number, low, last) for _, low, last in stream.ranges]
+    batch.check_ranges("transactions", number, ranges)
+    if ranges != sorted(ranges):
+        raise batch.unfit("transactions", number, f"its ranges of stream {stream.stream_id} do not ascend")
 
 
-def _check_parts(batch: CurrentBatch, transaction: Transaction, parts: Sequence[m.PartRecord]) -> None:
-    """Raise unless parts can be created: each holds one of the ranges by which the transaction routes."""
-    number = transaction.number
+def check_parts(
+    batch: CurrentBatch, number: int, streams: Sequence[m.TransactionStream], parts: Sequence[m.PartRecord]
+) -> None:
+    """Raise unless parts can be created: each holds a range by which the transaction routes to one of its streams."""
     batch.check_new_segments("transactions", number, [part.segment_id for part in parts])
-    routes = {stream.stream_id: stream.ranges for stream in transaction.streams} if parts else {}
+    routes = {stream.stream_id: stream.ranges for stream in streams} if parts else {}
     for part in parts:
         ranges = routes.get(part.stream_id, ())
         place = bisect_right(ranges, part.low, key=_low) - 1
@@ -76,14 +80,20 @@ def _free_name(state: ContainerState, name: str) -> None:
         state.transactions.renamed(before, old_name=name)
 
 
+def _check_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
+    transaction = batch.state.transactions.loaded(record.number)
+    if transaction is None:
+        return
+    if transaction.state is not TransactionState.OPEN:
+        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to get parts")
+    check_parts(batch, record.number, transaction.streams, record.parts)
+
+
 def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
     if transaction is None:
         return  # damage has taken its beginning; what is appended to the parts is in lost segments, until the commit
-    if transaction.state is not TransactionState.OPEN:
-        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to get parts")
-    _check_parts(batch, transaction, record.parts)
     _add_parts(state, transaction, record.parts, branch=record.branch, created_us=record.added_us)
 
 
@@ -102,14 +112,20 @@ def _add_parts(
     state.transactions.changed(transaction)
 
 
+def _check_prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
+    transaction = batch.state.transactions.loaded(record.number)
+    if transaction is None:
+        return
+    if transaction.state is not TransactionState.OPEN:
+        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be prepared")
+    _check_dropped(batch, transaction, record.dropped)
+
+
 def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
     if transaction is None:
         return  # damage has taken its beginning
-    if transaction.state is not TransactionState.OPEN:
-        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be prepared")
-    _check_dropped(batch, transaction, record.dropped)
     _delete_parts(state, record.dropped)
     state.open_transactions.drop_parts(transaction, record.dropped)
     for segment_id in record.dropped:
@@ -121,17 +137,23 @@ def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
     state.transactions.changed(transaction)
 
 
+def _check_committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
+    """Raise unless the transaction itself can be committed; each part is checked on its own, when it is merged."""
+    transaction = batch.state.transactions.loaded(record.number)
+    if transaction is None:
+        batch.check_number("transactions", record.number)
+    elif transaction.state.is_final:
+        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be committed")
+
+
 def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
     if transaction is None:  # damage has taken its beginning
-        batch.check_number("transactions", record.number)
         transaction = Transaction(number=record.number, name=record.name, begun_us=record.committed_us, lease_ms=0)
         _free_name(state, record.name)
         state.use_id(record.number)
         state.transactions.add(transaction)
-    if transaction.state.is_final:
-        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be committed")
     for epoch in record.epochs:
         _begin_epoch(batch, epoch, started_us=record.committed_us)
     # A part may be all of a segment that this commit begins and replaces at once.
@@ -267,7 +289,7 @@ def _begin_epoch(batch: CurrentBatch, epoch: m.CommitEpochRecord, *, started_us:
 
 def _ended(batch: CurrentBatch, record: m.TransactionsEnded) -> None:
     for transaction in _loaded(batch.state, record.numbers):
-        if record.state not in _ENDED_STATES or transaction.state is TransactionState.COMMITTED:
+        if record.state not in ENDED_STATES or transaction.state is TransactionState.COMMITTED:
             reason = f"it is {transaction.state.name}, and is to end in state {record.state}"
             batch.refuse(batch.unfit("transactions", transaction.number, reason))
         elif not transaction.state.is_final:
@@ -320,6 +342,13 @@ def _loaded(state: ContainerState, numbers: Iterable[int]) -> Iterable[Transacti
             yield transaction
 
 
+CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
+    m.IdsReserved: _check_reserved,
+    m.TransactionBegun: _check_begun,
+    m.PartsAdded: _check_added,
+    m.TransactionPrepared: _check_prepared,
+    m.TransactionCommitted: _check_committed,
+}
 APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.IdsReserved: _ids_reserved,
     m.TransactionBegun: _begun,

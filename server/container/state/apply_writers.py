@@ -55,16 +55,21 @@ def _advance_plain(batch: CurrentBatch, writer: Writer, stream_id: int) -> None:
         batch.state.touch_sequences(writer, stream_id)
 
 
-def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
-    state = batch.state
+def _check_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
     number = record.writer_number
     _check_epoch(batch, number, record.writer_epoch)
     _check_epoch(batch, record.fenced_number, record.fenced_epoch)
-    writer = state.writers.loaded(number)
-    if writer is not None and writer.writer_id != record.writer_id:
-        raise batch.unfit("writers", number, f"it is {writer.writer_id!r}, and not {record.writer_id!r}")
+    writer = batch.state.writers.loaded(number)
     if writer is None:
         batch.check_number("writers", number)
+    elif writer.writer_id != record.writer_id:
+        raise batch.unfit("writers", number, f"it is {writer.writer_id!r}, and not {record.writer_id!r}")
+
+
+def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
+    state = batch.state
+    writer = state.writers.loaded(record.writer_number)
+    if writer is None:
         before = state.writers.find(record.writer_id)
         if before is not None:
             if not before.expired_us:  # damage has taken the record that says so
@@ -106,8 +111,11 @@ def _check_epoch(batch: CurrentBatch, writer_number: int, epoch: int) -> None:
         raise batch.unfit("writers", writer_number, f"it is to have epoch {epoch}, above {EPOCH_MAX}")
 
 
-def _exclusive_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
+def _check_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
     _check_epoch(batch, record.writer_number, record.fenced_epoch)
+
+
+def _exclusive_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
     batch.state.exclusive_writers.release(record.stream_id, number=record.writer_number, epoch=record.writer_epoch)
     _fence(batch, record.writer_number, record.fenced_epoch)
 
@@ -142,11 +150,14 @@ def _sequences_refused(view: SequenceView, record: m.SequencesRefused) -> None:
     view.refusal = view.refusal or Refusal(record.segment_id, record.first_sequence, record.stored_through)
 
 
-def _sequences_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
+def _check_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
     number = record.writer_number
     _check_epoch(batch, number, record.writer_epoch)
     if record.stored_through < NO_SEQUENCE:
         raise batch.unfit("writers", number, f"it is to resume after sequence {record.stored_through}")
+
+
+def _sequences_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
     writer = batch.state.writers.loaded(record.writer_number)
     if writer is not None:
         _begin_epoch(writer, record.writer_epoch, nonce=m.NO_NONCE)
@@ -180,15 +191,24 @@ def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
         state.expiring_writers.pop(number, None)
 
 
-def _uptime_counted(batch: CurrentBatch, record: m.UptimeCounted) -> None:
-    state = batch.state
+def _check_uptime(batch: CurrentBatch, record: m.UptimeCounted) -> None:
     if record.uptime_us > UPTIME_US_MAX:
         raise batch.unfit(CONTAINER, 0, f"servers ran for {record.uptime_us} us, longer than {UPTIME_US_MAX}")
+
+
+def _uptime_counted(batch: CurrentBatch, record: m.UptimeCounted) -> None:
+    state = batch.state
     if record.uptime_us >= state.uptime_us:
         state.uptime_us = record.uptime_us
         state.clock_history.observe(ClockReading(record.uptime_us, record.unix_us, record.monotonic_us, record.boot))
 
 
+CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
+    m.WriterRecorded: _check_recorded,
+    m.UptimeCounted: _check_uptime,
+    m.ExclusiveReleased: _check_released,
+    m.SequencesReset: _check_reset,
+}
 APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.WriterRecorded: _writer_recorded,
     m.WritersExpired: _writers_expired,

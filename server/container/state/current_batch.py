@@ -4,7 +4,7 @@ Each record is checked against the state before it changes anything. What does n
 `CurrentBatch.unfit` makes, so that every such error names batch and record.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ class CurrentBatch:
 
     def unfit(self, kind: str, number: int, reason: str, *, end: int = 0) -> UnfitRecordError:
         """Return the error that the current item does not fit an entity; see `EntityDamage`."""
-        if number <= 0:  # nothing has such a number, and nobody is to be refused for it
+        if number <= 0 or kind == CONTAINER:  # no entity has such a number, and no request is to be refused for it
             kind, number = CONTAINER, 0
         item = self.item
         record = "APPEND" if isinstance(item, AppendRun) else item.type.name
@@ -74,11 +74,15 @@ class CurrentBatch:
         container = container_of(self.state.next_id)
         return 0 < number - (container << CONTAINER_SHIFT) < IDS_COUNT_MAX
 
+    def find(self, kind: str, number: int) -> Any:
+        """Return an entity that need not be pinned; None if it does not exist, or need not be loaded to know that."""
+        cache = self.state.caches[kind]
+        return cache.get(number) if self.may_block else cache.peek(number)
+
     def check_new(self, kind: str, number: int) -> None:
         """Raise unless a number is free for a new entity."""
         self.check_number(kind, number)
-        cache = self.state.caches[kind]
-        if number in cache if self.may_block else cache.peek(number) is not None:
+        if self.find(kind, number) is not None:
             raise self.unfit(kind, number, "it is to be created, and exists already")
 
     def check_new_segments(self, kind: str, number: int, segment_ids: Iterable[int]) -> None:
@@ -158,11 +162,21 @@ class UnstorableRecord:
 
 def checked_record(record: m.Record) -> m.Record | UnstorableRecord:
     """Return a record that was read back, or what stands for it if one of its numbers is too large."""
+    too_large = number_above_max(record)
+    return record if too_large is None else UnstorableRecord(record, *too_large)
+
+
+def number_above_max(record: m.Record, *, but: Collection[str] = ()) -> tuple[str, int] | None:
+    """Return the first field with a number that cannot be stored, and that number; None if all can be.
+
+    Args:
+        but: fields that are not looked at.
+    """
     names: Iterable[str] = record.__slots__
     for name in names:
-        if (value := _too_large(getattr(record, name))) is not None:
-            return UnstorableRecord(record, name, value)
-    return record
+        if name not in but and (value := _too_large(getattr(record, name))) is not None:
+            return name, value
+    return None
 
 
 def _too_large(value: Any) -> int | None:
