@@ -120,6 +120,7 @@ class _Race:
     async def _dial_until_decided(self, address: Address) -> Connection:
         """Dial one address until it serves, refuses for good, or each address has failed."""
         while True:
+            pause_s = ATTEMPTS_INTERVAL_S
             try:
                 return await self._connect(address)
             except ServerUnreachableError as error:
@@ -128,10 +129,11 @@ class _Race:
                 if not error.retriable:
                     raise
                 self._failures[address] = error
+                pause_s = max(pause_s, error.retry_after_s)
             if len(self._failures) == len(self._order):
                 raise self._failure()
             self._progress.set()
-            await self._clock.sleep(ATTEMPTS_INTERVAL_S)
+            await self._clock.sleep(pause_s)
 
     def _failure(self) -> ServerUnreachableError | RequestError:
         """Return the error of a race in which each address failed: the answer of a server, where there was one."""

@@ -16,7 +16,7 @@ from millrace.client.transport.connection import Connection
 from millrace.client.transport.dialing import Dialer
 from millrace.client.transport.silence import ATTEMPTS_INTERVAL_S, SILENCE_S
 from millrace.model.address import Address
-from millrace.model.errors import MillraceError
+from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.clock import ManualClock
 from tests.support.model_server import ModelServer, turns
 from tests.support.waiting import until
@@ -191,6 +191,19 @@ async def test_a_standby_that_takes_over_is_found_while_the_first_address_hangs(
     await hosts.clock.advance(ATTEMPTS_INTERVAL_S)
     assert (await dialing).address.host == "b"
     assert hosts.asked.count("a") == 1
+
+
+async def test_a_server_that_refuses_for_now_is_not_dialed_before_the_time_it_asks_for() -> None:
+    refused = ThrottledError(ErrorFacts(message="too many connections", retry_after_s=1.0))
+    hosts = Hosts(a=None, b=refused)
+    dialing = await hosts.dial("a:1,b:2")
+    await hosts.clock.advance(SILENCE_S)
+    for _ in range(3):
+        await hosts.clock.advance(ATTEMPTS_INTERVAL_S)
+    assert hosts.asked == ["a", "b"]
+    del hosts.down["b"]
+    await hosts.clock.advance(ATTEMPTS_INTERVAL_S)
+    assert (await dialing).address.host == "b"
 
 
 async def test_a_refusal_for_good_ends_the_attempts_at_other_addresses() -> None:
