@@ -1,4 +1,4 @@
-"""A relay between clients and a server that cuts connections at a byte of the test's choice."""
+"""A relay between clients and a server that cuts connections at a byte of the test's choice, or goes silent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,6 +25,7 @@ class Relay:
         self._left: dict[bool, int | None] = {True: None, False: None}
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_silent = False
         # Those of clients, with that to the server; and what is held back for the latter.
         self._pairs: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
         self._held: dict[asyncio.StreamWriter, list[bytes]] = {}
@@ -67,9 +68,14 @@ class Relay:
             up_writer.write(b"".join(data))
             up_writer.close()
 
+    def silence(self) -> None:
+        """Drop all bytes and close nothing, also of new connections, as a network that vanished; `cut` ends that."""
+        self._is_silent = True
+
     def cut(self) -> None:
         """Cut all connections now."""
         self.cuts_count += 1
+        self._is_silent = False
         self._left = {True: None, False: None}
         for writer in self._writers:
             writer.transport.abort()
@@ -81,6 +87,11 @@ class Relay:
         assert task is not None
         self._tasks.add(task)
         try:
+            if self._is_silent:
+                self._writers.add(writer)
+                while await reader.read(65536):
+                    pass
+                return
             up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
             self._writers |= {writer, up_writer}
             self._pairs[writer] = up_writer
@@ -99,6 +110,8 @@ class Relay:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, to_server: bool) -> None:
         while data := await reader.read(65536):
+            if self._is_silent:
+                continue
             left = self._left[to_server]
             is_last = left is not None and len(data) >= left
             if is_last:
@@ -116,7 +129,7 @@ class Relay:
                 self.cut()
                 return
             await writer.drain()
-        if writer not in self._held:
+        if writer not in self._held and not self._is_silent:
             writer.close()
 
 

@@ -16,12 +16,13 @@ from tests.crash.failover.networks import Lost
 from tests.crash.failover.pair import Pair, ended, stand_still
 from tests.crash.failover.probe import Probe
 from tests.crash.failover.witness import Witness
+from tests.support.cut_connections import Relay
 from tests.support.waiting import until
 
 FAILOVER_S_MAX: Final = 30.0
 """From the kill of the owner to the first ack. The aim is 5 s where nothing else runs; tests run beside a lot."""
 ACK_S_MAX: Final = 90.0
-"""After any other fault. Clients of a server that stands still learn of it when two signs of life are missing."""
+"""After any other fault."""
 STANDS_BY_S_MAX: Final = 120.0
 STOPPED_S_MAX: Final = 60.0
 COLLECTED_S_MAX: Final = 60.0
@@ -40,25 +41,30 @@ class Fault(Enum):
     STORE_AWAY = "the store was away for longer than a lease"
     REQUESTS_LOST = "the owner's requests were lost until the other one served"
     ANSWERS_LOST = "the answers to the owner were lost until the other one served"
+    NETWORK_LOST = "the owner's network vanished, towards clients and store, until the other one served"
     SOME_LOST = "packets of the owner or the standby were lost for a moment"
 
 
-NEED_NETWORK: Final = {Fault.REQUESTS_LOST, Fault.ANSWERS_LOST, Fault.SOME_LOST}
+NEED_NETWORK: Final = {Fault.REQUESTS_LOST, Fault.ANSWERS_LOST, Fault.NETWORK_LOST, Fault.SOME_LOST}
 
 
 @dataclass
 class Faults:
     """Carries out one fault at a time, each until a client gets acks again.
 
+    Args:
+        relays: the way of the clients to each server.
+
     Attributes:
-        failovers_s: from each kill of an owner to the first ack, if the other server took over.
+        failovers_s: from the end of each owner to the first ack of the other server, by how the owner ended.
     """
 
     pair: Pair
+    relays: dict[Member, Relay]
     probe: Probe
     dice: random.Random
     counted: Counter[str]
-    failovers_s: list[float] = field(default_factory=list)
+    failovers_s: dict[str, list[float]] = field(default_factory=dict)
     _deck: list[Fault] = field(default_factory=list)
     _witnesses_count: int = 0
 
@@ -83,8 +89,9 @@ class Faults:
             Fault.STANDBY_KILLED: self._kill_standby,
             Fault.STORE_RESTARTED: lambda: self._kill_store(self.dice.uniform(0.0, 1.0)),
             Fault.STORE_AWAY: lambda: self._kill_store(self.dice.uniform(3.0, 7.0)),
-            Fault.REQUESTS_LOST: lambda: self._cut_owner_off(Lost.REQUESTS),
-            Fault.ANSWERS_LOST: lambda: self._cut_owner_off(Lost.ANSWERS),
+            Fault.REQUESTS_LOST: lambda: self._lose_packets(Lost.REQUESTS),
+            Fault.ANSWERS_LOST: lambda: self._lose_packets(Lost.ANSWERS),
+            Fault.NETWORK_LOST: self._lose_network,
             Fault.SOME_LOST: self._lose_some,
         }
         await steps[fault]()
@@ -97,9 +104,7 @@ class Faults:
         with held(owner):
             since_s = time.monotonic()
             dead_s = await self._kill(owner)
-            took_s = dead_s - since_s + await self.probe.next_ack(dead_s, within_s=FAILOVER_S_MAX)
-        self.failovers_s.append(took_s)
-        print(f"failover after kill -9: {took_s:.2f} s", flush=True)
+            await self._time_failover("kill -9", since_s, dead_s, within_s=FAILOVER_S_MAX)
 
     async def _kill_owner(self) -> None:
         since_s = await self._kill(await self.pair.owner())
@@ -115,19 +120,38 @@ class Faults:
         print(f"switch after SIGTERM: {self.probe.silence_s:.2f} s without an ack", flush=True)
 
     async def _freeze_owner(self) -> None:
-        owner = await self.pair.owner()
+        owner = await self._watched_owner()
         witness, life = await self._witness(owner), len(owner.ends)
         try:
+            since_s = time.monotonic()
             await stand_still(owner)
+            stopped_s = time.monotonic()
             await witness.send(is_late=True)
+            await self._time_failover("SIGSTOP", since_s, stopped_s)
             await self._superseded(owner)
         finally:
             owner.signal(signal.SIGCONT)
         await self._zombie_ended(owner, life, witness)
 
-    async def _cut_owner_off(self, what: Lost) -> None:
+    async def _lose_packets(self, what: Lost) -> None:
+        await self._cut_off_from_store(await self.pair.owner(), what)
+
+    async def _lose_network(self) -> None:
+        """Lose all that the owner sends, to clients and store, without a reset; time the first ack."""
+        owner = await self._watched_owner()
+        relay = self.relays[owner]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                relay.silence()
+                since_s = time.monotonic()
+                tasks.create_task(self._time_failover("network loss", since_s, since_s), name="time a failover")
+                await self._cut_off_from_store(owner, Lost.REQUESTS)
+        finally:
+            relay.cut()
+
+    async def _cut_off_from_store(self, owner: Member, what: Lost) -> None:
+        """Lose packets between an owner and its store until the other server has superseded it."""
         assert self.pair.network is not None
-        owner = await self.pair.owner()
         witness, life, index = await self._witness(owner), len(owner.ends), self.pair.members.index(owner)
         self.pair.network.lose(index, what)
         try:
@@ -162,6 +186,18 @@ class Faults:
         member.signal(signal.SIGKILL)
         await ended(member, life, within_s=STOPPED_S_MAX)
         return time.monotonic()
+
+    async def _time_failover(self, end: str, since_s: float, ended_s: float, *, within_s: float = ACK_S_MAX) -> None:
+        """Report the time to the first ack of an event that is written once an owner acknowledges no more.
+
+        Args:
+            end: how the owner ended.
+            since_s: when its end began.
+            ended_s: when it had ended.
+        """
+        took_s = ended_s - since_s + await self.probe.next_ack(ended_s, within_s=within_s)
+        self.failovers_s.setdefault(end, []).append(took_s)
+        print(f"failover after {end}: {took_s:.2f} s", flush=True)
 
     async def _watched_owner(self) -> Member:
         """Return the owner once the other server stands by: the time of a start is not that of a failover."""
