@@ -5,13 +5,15 @@ from contextlib import closing
 import pytest
 
 import millrace
+from millrace.spark_source.batch import MillraceBatchReader
 from millrace.spark_source.errors import DataLossError, OptionError
 from millrace.spark_source.link import Link
 from millrace.spark_source.options import parse_options
 from millrace.spark_source.planning import Planner, run_plan
 from millrace.spark_source.positions import RangePartition
+from millrace.spark_source.rows import SCHEMA
 from tests.spark_source.conftest import Drivers, Shop, rows_of_events, rows_of_tasks
-from tests.spark_source.epochs import batch_rows, scaled, segments_of
+from tests.spark_source.epochs import batch_rows, loaded, scaled, segments_of
 
 
 def test_a_batch_whose_start_is_deleted_names_what_is_missing(shop: Shop) -> None:
@@ -132,3 +134,32 @@ def test_a_truncation_between_two_questions_of_a_plan_is_seen_by_the_next_run_of
     assert sum(part.size_bytes for partition in partitions for part in partition.ranges) == (
         shop.client.stream_info(shop.stream).size_bytes
     )
+
+
+@pytest.mark.parametrize("split", [{}, {"partitionBytes": "1"}])
+def test_events_before_a_cut_within_a_block_are_not_read(shop: Shop, drivers: Drivers, split: dict[str, str]) -> None:
+    """Behaviour 58: what a truncation cuts off of a block is named, counted and skipped like whole blocks."""
+    shop.create()
+    shop.write(5, events=10)
+    everything = rows_of_events(shop.plain())
+    driver = drivers(maxEventsPerTrigger=22, **split)
+    middle = driver.end(driver.start())
+    _, planned = loaded(shop, startCut="head", **split)
+    cut = shop.client.stream_cut(shop.stream, after_events=25)
+    ((segment_id, place),) = cut.positions
+    shop.client.truncate_stream(shop.stream, cut)
+
+    assert place.event_index == 5
+    assert batch_rows(shop, **split) == everything[25:]
+    assert batch_rows(shop, startCut=cut, **split) == everything[25:]
+    first, *later = [rows for _, _, rows in drivers(maxEventsPerTrigger=10, **split).batches()]
+    assert (len(first), [row for rows in (first, *later) for row in rows]) == (10, everything[25:])
+    gap = rf"segment {segment_id} from {place.offset}\.2 to {place.offset}\.5 \(3 events\)"
+    with pytest.raises(DataLossError, match=gap):
+        driver.end(middle)
+    lenient = drivers(failOnDataLoss="false", **split)
+    batches = list(lenient.batches(middle))
+    assert [row for _, _, rows in batches for row in rows] == everything[25:]
+    assert batches[-1][1]["lost"] == 3
+    options = parse_options(shop.options(failOnDataLoss="false"))
+    assert rows_of_tasks(MillraceBatchReader(options, SCHEMA, None), planned) == everything[25:]
