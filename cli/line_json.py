@@ -9,11 +9,14 @@ _DIGITS_MAX: Final = 4000
 """Of an integer that Python converts, whatever its limit is set to; a longer one is a `WideNumber`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WideNumber:
     """A number that is not converted: an integer of thousands of digits, or one above the range of floats."""
 
     text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def decoded(line: bytes) -> str:

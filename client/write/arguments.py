@@ -69,9 +69,13 @@ def checked_timestamps(timestamps_us: Timestamps) -> Timestamps:
         TypeError: not integers.
         InvalidArgumentError: more than 64 bits.
     """
-    if timestamps_us is None or not isinstance(timestamps_us, Sequence | np.ndarray) or isinstance(timestamps_us, str):
-        return None if timestamps_us is None else checked_timestamp(timestamps_us)
+    if timestamps_us is None:
+        return None
+    if not isinstance(timestamps_us, Sequence | np.ndarray) or isinstance(timestamps_us, str | bytes):
+        return checked_timestamp(timestamps_us)
     array = np.asarray(timestamps_us)
+    if array.ndim != 1:
+        raise InvalidArgumentError(f"timestamps_us has one dimension, or is one integer; it has {array.ndim}")
     if len(array) and array.dtype.kind not in "iu":  # integers of more than 64 bits are objects
         return [checked_timestamp(each) for each in timestamps_us]
     if array.dtype.kind == "u" and len(array):

@@ -27,6 +27,7 @@ def test_a_number_of_any_size_is_kept_as_it_is_written(number: str) -> None:
     content = parse_json(b'{"n": %s}' % number.encode())
 
     assert content == {"n": WideNumber(number)}
+    assert repr(content) == f"{{'n': {number}}}"
     assert json_text(content["n"], "field") == number
     with pytest.raises(ValueError, match="has a field with a number inside that is out of range"):
         json_text(content, "field")

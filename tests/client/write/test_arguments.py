@@ -1,8 +1,9 @@
 from typing import Any
 
+import numpy as np
 import pytest
 
-from millrace.client.write.arguments import check_size, checked_timestamp, headers_by_index, owned
+from millrace.client.write.arguments import check_size, checked_timestamp, checked_timestamps, headers_by_index, owned
 from millrace.model.block_packing import Headers, pack_block
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX
@@ -47,6 +48,21 @@ def test_timestamps_fit_64_bits() -> None:
     wrong: Any = 1.5
     with pytest.raises(TypeError, match="integer"):
         checked_timestamp(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (np.zeros((2, 2), dtype=np.int64), "it has 2"),
+        (np.array(5), "it has 0"),
+        ([[1], [2]], "it has 2"),
+        (b"ab", "integer of Unix microseconds, not bytes"),
+    ],
+)
+def test_timestamps_are_a_row_of_integers(wrong: Any, error: str) -> None:
+    assert np.array_equal(checked_timestamps([np.int64(1), 2]), [1, 2])
+    with pytest.raises((InvalidArgumentError, TypeError), match=error):
+        checked_timestamps(wrong)
 
 
 def test_headers_are_those_of_all_events_or_of_each() -> None:
