@@ -39,7 +39,7 @@ from millrace.server.wal import LogOwner
 from .connecting import JsonOption
 from .figures import count_text, size_text
 from .output import print_done, print_json, print_note, print_table, print_text
-from .store_repair import CONTAINER, accept_loss_in_store, repairing_options
+from .store_repair import CONTAINER, accept_loss_in_store, problems_of, repairing_options
 from .survey import Container, survey
 from .tier2 import StoreOption, UnclaimedStorage, checked_store, opened_store, opened_tier2, remote_history, store_of
 from .verification import container_folders, owned_folder
@@ -97,7 +97,7 @@ def repair(
 
 
 def _repair_store(url: str, *, accept_loss: bool, as_json: bool) -> None:
-    """Show what the log in a store has lost, and accept it."""
+    """Show what the log in a store has lost or contradicts, and accept it."""
     with remote_history(url) as history:
         folder = history.folder / CONTAINERS_FOLDER / f"{CONTAINER:04x}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,20 +112,31 @@ def _repair_store(url: str, *, accept_loss: bool, as_json: bool) -> None:
             if container.log_error:
                 raise StorageError(f"the log cannot be read: {container.log_error}", subject=url)
             loss = "" if container.loss is None else str(container.loss)
-    if loss and accept_loss:
+            problems = problems_of(container.loss, container.state)
+    if problems and accept_loss:
         with repairing_options(url) as options:
             asyncio.run(accept_loss_in_store(options))
     if as_json:
-        print_json({"path": url, "ok": accept_loss or not loss, "loss": loss, "accepted": bool(loss and accept_loss)})
-    elif not loss:
-        print_text(Text(f"{url}: nothing of the log is known to be missing", style="green"))
+        print_json(
+            {
+                "path": url,
+                "ok": accept_loss or not problems,
+                "loss": loss,
+                "damages": problems[1:] if loss else problems,
+                "accepted": bool(problems and accept_loss),
+            }
+        )
+    elif not problems:
+        print_text(Text(f"{url}: nothing of the log is known to be missing or damaged", style="green"))
     else:
-        print_text(loss)
+        for problem in problems:
+            print_text(problem)
         if accept_loss:
             print_done("the loss is accepted; a server stores again when it is started")
         else:
-            print_note("nothing was changed: put the objects back, or accept the loss with --accept-loss")
-    if loss and not accept_loss:
+            can_put_back = "put the objects back, or " if loss else ""
+            print_note(f"nothing was changed: {can_put_back}accept the loss with --accept-loss")
+    if problems and not accept_loss:
         raise typer.Exit(1)
 
 

@@ -10,8 +10,10 @@ from typing import Final
 
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.local import local_environment
+from millrace.server.container.loss import LogLoss
 from millrace.server.container.repair import accept_loss
 from millrace.server.container.startup import open_container
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.history import History
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.files import OsFileSystem
@@ -32,10 +34,18 @@ def repairing_options(url: str) -> Iterator[ServerOptions]:
         yield replace(options, store=StoreUrl.parse(url), wal=replace(options.wal, place="object"))
 
 
+def problems_of(loss: LogLoss | None, state: ContainerState) -> list[str]:
+    """Return what a log has lost, and what it contradicts, as far as no operator has accepted it."""
+    damages = [str(damage) for damage in state.quarantine if not damage.accepted]
+    return damages if loss is None else [str(loss), *damages]
+
+
 async def accept_loss_in_store(
     options: ServerOptions, *, store: ObjectStore | None = None, clock: Clock | None = None
 ) -> str:
-    """Accept what the log of a container in a store has lost, durably; return what that is, empty if nothing is.
+    """Accept, durably, what the log of a container in a store has lost or contradicts; return it, a line for each.
+
+    The text is empty if there is nothing to accept.
 
     Args:
         options: with a folder that is new.
@@ -78,10 +88,10 @@ async def accept_loss_in_store(
         )
         opened = await open_container(environment)
         try:
-            loss = opened.container.loss
-            if loss is not None:
+            problems = problems_of(opened.container.loss, opened.container.state)
+            if problems:
                 await accept_loss(opened)
-            return "" if loss is None else str(loss)
+            return "\n".join(problems)
         finally:
             await opened.close(log_s=options.shutdown_s, flush_s=0.0)
     finally:

@@ -18,6 +18,7 @@ from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.server.test_remote_log import REMOTE
 from tests.support.folders import tmp_path
+from tests.support.impossible_logs import run_of
 from tests.support.object_store import MemoryObjectStore
 from tests.support.protocol import Peer, RefusedError
 from tests.support.sites import Site
@@ -230,6 +231,36 @@ async def test_a_loss_is_accepted_by_command(how: str, tmp_path: Path) -> None:
     once_more = Site(tmp_path / "repaired", store, wal=REMOTE)
     options = once_more.server._options
     assert not await once_more.passing(accept_loss_in_store(options, store=store, clock=once_more.clock))
+
+
+async def test_a_record_that_does_not_fit_is_accepted_by_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 96, for a log in a store: one segment is refused until then."""
+    store = VersionedStore()
+    site = Site(tmp_path / "site", store, wal=REMOTE)
+    await site.start()
+    await site.stored(CONTENT)
+    assert site.server._open is not None
+    container = site.server._open.container
+    (segment,) = [each for each in container.state.segments.values() if each.name == "raw/a"]
+    objects = len(store.objects)
+    monkeypatch.setattr(container.log, "_on_durable", lambda *_: None)
+    container.log.submit(run_of(segment.segment_id, 0))  # over what is stored
+    await site.until(lambda: len(store.objects) > objects)
+    await site.killed()
+
+    async def accepted(name: str) -> str:
+        command = Site(tmp_path / name, store, wal=REMOTE)
+        found = accept_loss_in_store(command.server._options, store=store, clock=command.clock)
+        return str(await command.passing(found))
+
+    assert f"segment {segment.segment_id} is damaged" in await accepted("repair")
+    again = Site(tmp_path / "again", store, wal=REMOTE)
+    await again.start()
+    assert not await loss_of(again)
+    await again.stop()
+    assert not await accepted("repaired")
 
 
 async def test_a_lost_copy_is_replaced_by_the_next(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def test_timestamps_fit_64_bits() -> None:
     ],
 )
 def test_timestamps_are_a_row_of_integers(wrong: Any, error: str) -> None:
-    assert np.array_equal(checked_timestamps([np.int64(1), 2]), [1, 2])
+    right: Any = [np.int64(1), 2]
+    assert np.asarray(checked_timestamps(right)).tolist() == [1, 2]
     with pytest.raises((InvalidArgumentError, TypeError), match=error):
         checked_timestamps(wrong)
 
