@@ -26,6 +26,7 @@ from millrace.server.options import ServerOptions
 from millrace.server.ownership import (
     CopyRecord,
     Manifest,
+    NewestCopy,
     OwnershipStatistics,
     RemoteLog,
     manifest_key,
@@ -67,7 +68,8 @@ def repair(
     transactions are aborted, and writers have to be opened again. Then the server stores again.
 
     With --store in place of a folder, the log is the one in the object store. To accept its loss, the container is
-    claimed as by a server that starts: stop the server that has it.
+    claimed as by a server that starts: stop the server that has it. A manifest that is missing or damaged is rebuilt
+    from the log, and cluster.json, too: stop all servers of the prefix first.
 
     If a record of the log does not fit what the log says elsewhere, a server refuses the damaged segment, stream,
     writer or transaction, and serves everything else. Accepting that changes only what is damaged, in the same way.
@@ -102,17 +104,18 @@ def _repair_store(url: str, *, accept_loss: bool, as_json: bool) -> None:
         folder = history.folder / CONTAINERS_FOLDER / f"{CONTAINER:04x}"
         folder.mkdir(parents=True, exist_ok=True)
         manifest = history.manifest(CONTAINER)
-        if manifest is None or manifest.log is None:
-            raise ConfigurationError(
-                f"no log is in this store, or {manifest_key(CONTAINER)} cannot be read; name the data folder of its"
-                " server in place of the store",
-                subject=url,
-            )
-        with survey(folder, owner=None, history=history) as container:
-            if container.log_error:
-                raise StorageError(f"the log cannot be read: {container.log_error}", subject=url)
-            loss = "" if container.loss is None else str(container.loss)
-            problems = problems_of(container.loss, container.state)
+        if (manifest is None and CONTAINER not in history.logs) or (manifest is not None and manifest.log is None):
+            raise ConfigurationError("no log is in this store; name the data folder of its server", subject=url)
+        if manifest is None:
+            error = history.manifests.get(CONTAINER)
+            loss = f"{manifest_key(CONTAINER)} {'is missing' if error is None else error}"
+            problems = [loss]
+        else:
+            with survey(folder, owner=None, history=history) as container:
+                if container.log_error:
+                    raise StorageError(f"the log cannot be read: {container.log_error}", subject=url)
+                loss = "" if container.loss is None else str(container.loss)
+                problems = problems_of(container.loss, container.state)
     if problems and accept_loss:
         with repairing_options(url) as options:
             asyncio.run(accept_loss_in_store(options))
@@ -327,8 +330,10 @@ class UnclaimedOwnership:
         """Do nothing: nothing was claimed."""
 
 
-async def _unclaimed(manifest: Manifest, next_epoch: int, *, discard: Callable[[], None]) -> UnclaimedOwnership:
-    del discard  # a folder whose log is its own is never without it
+async def _unclaimed(
+    manifest: Manifest, next_epoch: int, *, discard: Callable[[], None], newest_copy: NewestCopy
+) -> UnclaimedOwnership:
+    del discard, newest_copy  # a folder whose log is its own is never without it, nor without its manifest
     epoch = max(next_epoch, manifest.epoch + 1)
     return UnclaimedOwnership(epoch, copy=manifest.checkpoint, copy_before=manifest.checkpoint_before)
 

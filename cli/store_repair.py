@@ -67,6 +67,7 @@ async def accept_loss_in_store(
         on_fenced=failures.append,
         on_failure=lambda _, error: failures.append(error),
         store=store,
+        is_repair=True,
     )
     try:
         await history.open()

@@ -31,6 +31,7 @@ from millrace.server.ownership import CopyRecord, Manifest, read_manifest
 from millrace.server.settings import load_settings
 from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ObjectStorage, Tier2Options
 from millrace.server.tier2.storage import CHUNK_SUFFIX
+from millrace.server.wal import LOG_PREFIX
 
 PATIENCE_S: Final = 15.0
 """How long a command asks again for what a store does not answer."""
@@ -40,6 +41,7 @@ LISTINGS_COUNT_MAX: Final = 10
 
 _SCOPE: Final = re.compile(r"c[0-9a-f]{4}/", re.ASCII)
 _MANIFEST: Final = re.compile(r"c([0-9a-f]{4})/manifest", re.ASCII)
+_LOG: Final = re.compile(rf"c([0-9a-f]{{4}})/{LOG_PREFIX}", re.ASCII)
 
 StoreOption = Annotated[
     str | None,
@@ -56,12 +58,14 @@ class RemoteHistory:
         folder: has the copies of checkpoints as files, each below the scope of its container.
         objects: all that have the name of a chunk or of a part of a copy, by name, also what is below no container.
         manifests: of containers, by number; an error where one cannot be read.
+        logs: the numbers of the containers whose log is in the store.
     """
 
     url: str
     folder: Path
     objects: tuple[ChunkInfo, ...]
     manifests: Mapping[int, Manifest | ManifestUnreadableError] = field(default_factory=dict)
+    logs: frozenset[int] = frozenset()
 
     @property
     def chunks(self) -> list[ChunkInfo]:
@@ -72,7 +76,7 @@ class RemoteHistory:
     def containers(self) -> list[int]:
         """The numbers of the containers of which there is anything, ascending."""
         scopes = {chunk.name.partition("/")[0] for chunk in self.chunks}
-        return sorted({*(int(scope[1:], 16) for scope in scopes), *self.manifests})
+        return sorted({*(int(scope[1:], 16) for scope in scopes), *self.manifests, *self.logs})
 
     @property
     def copies(self) -> dict[int, str]:
@@ -251,6 +255,7 @@ async def read_history(store: ObjectStore, folder: Path, *, url: str) -> RemoteH
             folder,
             tuple(each for each in listed if each.name.endswith(CHUNK_SUFFIX)),
             {number: manifest for number, manifest in manifests.items() if manifest is not None},
+            frozenset(int(match[1], 16) for each in listed if (match := _LOG.match(each.name))),
         )
         if not _has_recorded(history) and history.manifests != seen:
             seen = history.manifests

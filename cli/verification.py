@@ -148,7 +148,7 @@ def _verify_once(history: RemoteHistory, check: Tier2Check) -> tuple[Verificatio
                 _judge_log(result, container, name=f"{container.scope}{LOG_PREFIX}")
             result.containers += 1
             result.segments += len(container.state.segments)
-            if container.copy is None and not container.has_log:
+            if container.copy is None and number not in history.logs:
                 result.find(f"{container.scope}{CHECKPOINT_PREFIX}", "there is no good copy of the checkpoint")
         missing = asyncio.run(check.run(result, found, history=history))
         without_log = [container.state for container in found if not container.has_log]
@@ -164,6 +164,8 @@ def _judge_manifest(result: Verification, history: RemoteHistory, number: int) -
     file = f"{history.url}/{manifest_key(number)}"
     if isinstance(error := history.manifests.get(number), ManifestUnreadableError):
         result.find(file, error.message)
+    elif error is None and number in history.logs:
+        result.find(file, "is missing, and the container has a log: the next start rebuilds it from that")
     recorded = history.recorded(number)
     if recorded and recorded.name not in (copy.name for copy in whole_copies(history.parts(number))):
         result.find(file, f"names {recorded.name}, of which not all parts are there")

@@ -29,6 +29,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- ObjectNotFoundError       there is no such object
 |   +-- GivenUpError              the disk has failed, and another server waits: this one has ended for that
 |   +-- ManifestUnreadableError   a manifest or a lease is not one that this version can read; nothing was changed
+|   |   +-- ManifestDamagedError  a manifest is not what was written; a claim rebuilds it if the log is in the store
 +-- ThrottledError                a bound is reached; says what is full and when to try again
 +-- ShuttingDownError             the server is going away
 +-- OwnerFencedError              another server has taken the container over; this one must end
@@ -268,6 +269,13 @@ class ManifestUnreadableError(StorageError):
     """The manifest of a container, or the lease of a server, is damaged, or another version wrote it.
 
     Nothing is claimed or changed until an operator has looked at it.
+    """
+
+
+class ManifestDamagedError(ManifestUnreadableError):
+    """The bytes of the manifest of a container are not the bytes that were written.
+
+    The next claim rebuilds it if the log is in the object store.
     """
 
 

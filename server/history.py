@@ -26,12 +26,14 @@ from .options import ServerOptions
 from .ownership import (
     Claimant,
     FolderOwnership,
+    NewestCopy,
     Ownership,
     Worker,
     WorkerLease,
     claim_container,
     other_leases,
     read_manifest,
+    server_of_history,
 )
 from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
 
@@ -59,6 +61,7 @@ class History:
         on_standby: called with who serves, for people, while this one stands by.
         storage: tier 2 in place of that in the folder, closed with this.
         store: the object store in place of the one that the URL names, closed with this.
+        is_repair: an operator has stopped all servers of the prefix: if nothing else names its server, its log does.
 
     Attributes:
         fence: that another server has taken over; None as far as is known.
@@ -78,7 +81,9 @@ class History:
         on_standby: Callable[[str], None] = lambda _: None,
         storage: ChunkStorage | None = None,
         store: ObjectStore | None = None,
+        is_repair: bool = False,
     ) -> None:
+        self._is_repair = is_repair
         self._options = options
         self._files = files
         self._clock = clock
@@ -172,13 +177,15 @@ class History:
         """Own the data folder, as that of the server to which the prefix belongs from now on."""
         is_remote = self._options.has_remote_log
         while True:
+            owner = await find_owner(store, url)
+            known = owner.server_id or await server_of_history(store, url=str(url), is_repair=self._is_repair)
             # Where all is in the store, a new folder continues what is there.
-            server_id = await find_owner(store, url) if is_remote else None
+            server_id = known if is_remote else None
             folder = self._folder = await asyncio.to_thread(
                 open_folder, self._files, self._options.data_folder, store=str(url), server_id=server_id
             )
             try:
-                claimed = partial(claim, store, url, server_id=folder.server_id, is_new=folder.is_new)
+                claimed = partial(claim, store, url, server_id=folder.server_id, is_new=folder.is_new, known=known)
                 await when_there_is_room(claimed, name="prefix", clock=self._clock)
             except StoreUnfitError as error:
                 if folder.is_new and not is_remote and await self._has_remote_log(store, url):
@@ -200,14 +207,20 @@ class History:
         return found is not None and found.manifest.log is not None
 
     async def claim(
-        self, number: int, next_epoch: int, *, discard: Callable[[], None], is_standby: bool = False
+        self,
+        number: int,
+        next_epoch: int,
+        *,
+        discard: Callable[[], None],
+        newest_copy: NewestCopy,
+        is_standby: bool = False,
     ) -> Ownership:
         """Take a container for one start of it. Cancelling leaves it open whether it is taken.
 
         Args:
             number: of the container.
             next_epoch: above all that the folder and tier 2 know of.
-            discard: see `container.local.Claim`.
+            discard, newest_copy: see `container.local.Claim`.
             is_standby: wait for as long as another server has it.
 
         Raises:
@@ -227,6 +240,7 @@ class History:
                 next_epoch=next_epoch,
                 has_remote_log=self._options.has_remote_log,
                 discard=discard,
+                newest_copy=newest_copy,
                 on_standby=self._stand_by if is_standby else None,
             )
         finally:

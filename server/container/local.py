@@ -1,26 +1,35 @@
 """A container whose checkpoint is in a folder of this machine, and its log there or in the object store."""
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
 from millrace.server.cache import PageCache
-from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name
+from millrace.server.container.checkpoint.backup import (
+    CHECKPOINT_PREFIX,
+    parse_part_name,
+    version_of_copy,
+    whole_copies,
+)
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.errors import ServerError
+from millrace.server.errors import ChunkCorruptError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import ObjectStore
-from millrace.server.ownership import FolderOwnership, Ownership
+from millrace.server.ownership import CopyRecord, FolderOwnership, NewestCopy, Ownership
 from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
 from millrace.server.wal import LOG_PREFIX, Log, LogOwner, ObjectWal, Wal, WalOptions
 
 from .environment import ContainerEnvironment
 from .ids import scope_of
 from .options import ContainerOptions
+
+logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME: Final = "checkpoint.db"
 LOG_FOLDER: Final = "wal"
@@ -29,13 +38,14 @@ LOG_FOLDER: Final = "wal"
 class Claim(Protocol):
     """Takes a container for one start of it."""
 
-    async def __call__(self, next_epoch: int, *, discard: Callable[[], None]) -> Ownership:
+    async def __call__(self, next_epoch: int, *, discard: Callable[[], None], newest_copy: NewestCopy) -> Ownership:
         """Return the right to change it, under that or a higher epoch.
 
         Args:
             next_epoch: above all that folder and tier 2 know of.
             discard: deletes the checkpoint in the folder; called, in a thread, if others have changed the container
                 since, and all that they have acknowledged is elsewhere.
+            newest_copy: finds the newest whole copy of the checkpoint by its name, if nothing else tells.
         """
         ...
 
@@ -82,7 +92,11 @@ async def local_environment(
     )
     scoped = ScopedStorage(storage, scope_of(number))
     epoch = await next_epoch(checkpoints, scoped)
-    ownership = FolderOwnership(epoch) if claim is None else await claim(epoch, discard=checkpoints.discard)
+    if claim is None:
+        ownership: Ownership = FolderOwnership(epoch)
+    else:
+        newest = partial(newest_copy, scoped, owner=owner)
+        ownership = await claim(epoch, discard=checkpoints.discard, newest_copy=newest)
 
     def make_log() -> Log:
         remote = ownership.log
@@ -114,6 +128,23 @@ async def local_environment(
         page_size_bytes=page_size_bytes,
         on_failure=on_failure,
     )
+
+
+async def newest_copy(storage: ChunkStorage, *, owner: LogOwner) -> CopyRecord | None:
+    """Return the newest copy of a checkpoint of which all parts exist and the header can be read; None without any.
+
+    Raises:
+        StorageError: tier 2 cannot be read.
+    """
+    for copy in reversed(whole_copies(await storage.list(CHECKPOINT_PREFIX))):
+        try:
+            version = await version_of_copy(storage, copy, owner=owner)
+        except ChunkCorruptError as error:
+            logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
+            continue
+        sequence, epoch = copy.point
+        return CopyRecord(name=copy.name, sequence=sequence, container_epoch=epoch, replay_from=version.replay_from)
+    return None
 
 
 async def next_epoch(checkpoints: CheckpointStore, storage: ChunkStorage) -> int:

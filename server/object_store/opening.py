@@ -1,16 +1,21 @@
 """Opening the object store of a server: it is reached, probed, and claimed for that server alone.
 
-    cluster.json    at the root of the prefix: format version and server id, created once with put-if-absent
+    cluster.json    at the root of the prefix: format version, server id, and the CRC-32C of that in hexadecimal digits;
+                    created once with put-if-absent. An object without the checksum was written before there was one
 
-A prefix belongs to the server that came first: two by mistake would delete each other's chunks as orphans.
+If it is missing or damaged, and the history below the prefix says whose it is, it is made again. A prefix belongs to
+the server that came first: two by mistake would delete each other's chunks as orphans.
 """
 
 import json
 import logging
 import uuid
+from dataclasses import dataclass
 from typing import Final
 
+from millrace.model.checksum import crc32c
 from millrace.server.errors import (
+    ObjectChangedError,
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
@@ -91,58 +96,110 @@ async def _probed(store: RetryingStore, url: StoreUrl, clock: Clock) -> Honesty:
         pause_s = min(2 * pause_s, BUSY_PAUSE_S_MAX)
 
 
-async def find_owner(store: ObjectStore, url: StoreUrl) -> uuid.UUID | None:
-    """Return the server to which a prefix belongs; None if it is nobody's yet.
+@dataclass(frozen=True, slots=True)
+class PrefixOwner:
+    """What the object says that names the server of a prefix.
+
+    Attributes:
+        server_id: None if the object is missing or damaged.
+        tag: of the object; empty if it is missing.
+    """
+
+    server_id: uuid.UUID | None
+    tag: str
+
+
+async def find_owner(store: ObjectStore, url: StoreUrl) -> PrefixOwner:
+    """Return the server to which a prefix belongs.
 
     Raises:
         StoreUnfitError: another version wrote it.
-        StorageError: the store does not answer, does not let us in, or does not say whose it is.
+        StorageError: the store does not answer, or does not let us in.
     """
     try:
-        return _owner_of((await store.get(OWNER_KEY)).content, url)
+        found = await store.get(OWNER_KEY)
     except ObjectNotFoundError:
-        return None
+        return PrefixOwner(None, "")
+    return PrefixOwner(_owner_of(found.content, url), found.tag)
 
 
-async def claim(store: ObjectStore, url: StoreUrl, *, server_id: uuid.UUID, is_new: bool) -> None:
+async def claim(
+    store: ObjectStore, url: StoreUrl, *, server_id: uuid.UUID, is_new: bool, known: uuid.UUID | None = None
+) -> None:
     """Make sure that what is below a prefix is that of a server; the first one to come gets it.
 
     Args:
         is_new: whether the server has kept nothing so far; then there may be nothing yet.
+        known: the server to which the prefix belongs as its history says, if the object that names it is missing or
+            damaged: the object is made again then.
 
     Raises:
         StoreUnfitError: it is that of another server, or it is empty and should not be.
-        StorageError: the store does not answer, or does not let us in.
+        StorageError: the store does not answer, or does not let us in, or does not say whose it is.
     """
-    mine = json.dumps({"format_version": FORMAT_VERSION, "server_id": str(server_id)}, indent=2).encode() + b"\n"
-    try:
-        found = (await store.get(OWNER_KEY)).content
-    except ObjectNotFoundError:
-        if not is_new:
-            raise StoreUnfitError(
-                f"holds no {OWNER_KEY}, though server {server_id} has kept its history there: is it the right bucket?",
-                subject=str(url),
-            ) from None
-        try:
-            await store.create(OWNER_KEY, [mine])
-            return
-        except ObjectExistsError:  # another one was faster
-            found = (await store.get(OWNER_KEY)).content
-    owner = _owner_of(found, url)
-    if owner != server_id:
+    found = await find_owner(store, url)
+    if found.server_id is None:
+        found = await _name_owner(store, url, found, server_id=server_id, is_new=is_new, known=known)
+    if found.server_id != server_id:
         raise StoreUnfitError(
-            f"belongs to server {owner}, and this one is {server_id}; give it a prefix of its own", subject=str(url)
+            f"belongs to server {found.server_id}, and this one is {server_id}; give it a prefix of its own",
+            subject=str(url),
         )
 
 
-def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID:
+async def _name_owner(
+    store: ObjectStore,
+    url: StoreUrl,
+    found: PrefixOwner,
+    *,
+    server_id: uuid.UUID,
+    is_new: bool,
+    known: uuid.UUID | None,
+) -> PrefixOwner:
+    """Store the object that names the server of a prefix, unless another server was faster, and return what it says."""
+    if known not in (None, server_id):
+        return PrefixOwner(known, found.tag)
+    if known is None and found.tag:
+        raise StorageError(f"{OWNER_KEY} does not say whose it is", subject=str(url))
+    if known is None and not is_new:
+        raise StoreUnfitError(
+            f"holds no {OWNER_KEY}, though server {server_id} has kept its history there: is it the right bucket?",
+            subject=str(url),
+        )
+    try:
+        if found.tag:
+            await store.replace(OWNER_KEY, _encode(server_id), tag=found.tag)
+        else:
+            await store.create(OWNER_KEY, [_encode(server_id)])
+    except (ObjectExistsError, ObjectChangedError):
+        return await find_owner(store, url)
+    if known is not None:
+        logger.warning("owner of the prefix named again url=%s server_id=%s", url, server_id)
+    return PrefixOwner(server_id, "")
+
+
+def _encode(server_id: uuid.UUID) -> bytes:
+    content = {"format_version": FORMAT_VERSION, "server_id": str(server_id), "checksum": _checksum(str(server_id))}
+    return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def _checksum(server_id: str) -> str:
+    return f"{crc32c(server_id.encode()):08x}"
+
+
+def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID | None:
+    """Return the server that an object names; None if the object is damaged."""
     try:
         content = json.loads(found)
-        version, owner = int(content["format_version"]), uuid.UUID(content["server_id"])
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise StorageError(f"{OWNER_KEY} does not say whose it is: {error!r}", subject=str(url)) from error
+        version, owner = int(content["format_version"]), str(content["server_id"])
+        server_id = uuid.UUID(owner)
+        is_damaged = content.get("checksum", _checksum(owner)) != _checksum(owner)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+    if is_damaged:
+        return None
     if version != FORMAT_VERSION:
         raise StoreUnfitError(
             f"is in format {version}; this version knows format {FORMAT_VERSION} only", subject=str(url)
         )
-    return owner
+    return server_id

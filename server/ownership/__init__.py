@@ -24,4 +24,7 @@ from .ownership import FolderOwnership as FolderOwnership
 from .ownership import Ownership as Ownership
 from .ownership import OwnershipStatistics as OwnershipStatistics
 from .ownership import RemoteLog as RemoteLog
+from .rebuild import NewestCopy as NewestCopy
+from .rebuild import has_log as has_log
+from .rebuild import server_of_history as server_of_history
 from .worker import Worker as Worker

@@ -2,8 +2,9 @@
 
 In this order, at each start of a container:
 
-1. The manifest is read. If there is none, this folder must not have claimed one: else the history is gone, or the
-   bucket is a wrong one.
+1. The manifest is read. One that is missing or damaged is rebuilt if there is a log in the store (`rebuild`). If there
+   is none, and no such log, this folder must not have claimed one: else the history is gone, or the bucket is a wrong
+   one.
 2. Its newest claim must be known to the folder (`folder_claim`). Another one was made by another folder, which has
    acknowledged events that are not in this one. If the log is in the store, they are there, and any folder can claim
    the container; but what one keeps that does not know the newest claim is discarded first.
@@ -24,8 +25,10 @@ from functools import partial
 from pathlib import Path
 
 from millrace.server.errors import (
+    ManifestDamagedError,
     ObjectChangedError,
     ObjectExistsError,
+    ObjectNotFoundError,
     OwnedElsewhereError,
     OwnerFencedError,
     StorageError,
@@ -35,14 +38,15 @@ from millrace.server.errors import (
 )
 from millrace.server.host.files import FileSystem
 from millrace.server.object_store import StoredObject
-from millrace.server.wal import LOG_PREFIX, parse_log_name
+from millrace.server.wal import parse_log_name
 
 from .fields import utc_text
 from .folder_claim import NO_CLAIM, FolderClaim, read_folder_claim, write_folder_claim
 from .lease import Watched, WorkerLease, end_lease, lease_key, read_acknowledged, read_lease, watch_lease
-from .manifest import EPOCHS_COUNT_MAX, Claimant, Manifest, encode_manifest, manifest_key
+from .manifest import EPOCHS_COUNT_MAX, Claimant, Manifest, encode_manifest, log_prefix, manifest_key
 from .manifest_ownership import ATTEMPTS_COUNT_MAX, FoundManifest, ManifestOwnership, read_manifest, subject_of
 from .ownership import RemoteLog
+from .rebuild import NewestCopy, has_log, rebuilt_manifest
 from .standby import stand_by
 
 logger = logging.getLogger(__name__)
@@ -58,6 +62,7 @@ async def claim_container(
     next_epoch: int,
     has_remote_log: bool = False,
     discard: Callable[[], None] = lambda: None,
+    newest_copy: NewestCopy,
     on_fenced: Callable[[OwnerFencedError], None] | None = None,
     on_standby: Callable[[Claimant], None] | None = None,
 ) -> ManifestOwnership:
@@ -71,6 +76,7 @@ async def claim_container(
         next_epoch: above all epochs that are known there.
         has_remote_log: whether its log is to be in the store.
         discard: deletes what is kept of the container in the folder, as others have changed it since; blocks.
+        newest_copy: called to rebuild a manifest that is missing or damaged.
         on_fenced: called once, in the loop, when another server is seen to have taken over; that of the lease if not
             given.
         on_standby: called with each other owner that is found. It is waited for until it has ended, for as long as it
@@ -93,6 +99,7 @@ async def claim_container(
         next_epoch=next_epoch,
         has_remote_log=has_remote_log,
         discard=discard,
+        newest_copy=newest_copy,
         on_standby=on_standby,
     )
     found = await claiming.claim()
@@ -113,10 +120,12 @@ class _Claiming:
         next_epoch: int,
         has_remote_log: bool,
         discard: Callable[[], None],
+        newest_copy: NewestCopy,
         on_standby: Callable[[Claimant], None] | None,
     ) -> None:
         self._has_remote_log = has_remote_log
         self._discard = discard
+        self._newest_copy = newest_copy
         self._on_standby = on_standby
         self._lease = lease
         self._store = lease.store
@@ -147,16 +156,18 @@ class _Claiming:
         while failed_count < ATTEMPTS_COUNT_MAX:
             await self._lease.confirm()
             mine = await asyncio.to_thread(read_folder_claim, self._files, self._folder)
-            found = await read_manifest(self._store, self._container, url=self._lease.url)
+            found = await self._find()
             self._check_ours(found, mine)
             owner = found.manifest.owner if found else None
-            knows = found is not None and mine is not None and mine.knows(found.manifest.claim_id)
+            knows = _knows(mine, found)
             if owner is not None and not await self._is_over(owner, mine, knows=knows):
                 # It was released meanwhile, or somebody else takes over. A standby sees any number of owners.
                 failed_count = 0 if self._on_standby else failed_count + 1
                 continue
             await self._lease.confirm()  # it may have stood still while it waited
-            await self._see_logged_epochs(found)
+            if found is not None and await self._is_outdated(found.manifest):
+                found = await self._rebuilt(found.tag)
+                knows = _knows(mine, found)
             wanted = self._wanted(found, acknowledged=await self._acknowledged(found))
             if self._has_remote_log and not knows:
                 # Before the folder knows the claim: after a crash in between it would keep what is discarded here.
@@ -179,9 +190,10 @@ class _Claiming:
         folder, url = self._worker.folder, self._lease.url
         if found is None:
             if mine is not None and mine.claimed is not None:
+                advice = f" If only the manifest was lost, run `millrace restore --store {url}` into a new folder"
                 raise StoreUnfitError(
-                    f"holds no manifest, though the server in {folder} has claimed it: is it the right bucket? If only"
-                    f" the manifest was lost, run `millrace restore --store {url}` into a new folder",
+                    f"holds no manifest{' and no log' if self._has_remote_log else ''}, though the server in {folder}"
+                    f" has claimed it: is it the right bucket?{'' if self._has_remote_log else advice}",
                     subject=self._subject,
                 )
             return
@@ -281,17 +293,68 @@ class _Claiming:
             self._ended = owner.worker_id
         return is_ended
 
-    async def _see_logged_epochs(self, found: FoundManifest | None) -> None:
-        """Take a higher epoch than any in the log: the manifest may have been put back to an older version."""
-        if not self._has_remote_log:
-            return
-        known = found.manifest.epoch if found else 0
-        prefix = f"c{self._container:04x}/{LOG_PREFIX}"
-        last = f"{prefix}{known:08d}/{'9' * 16}"
+    async def _find(self) -> FoundManifest | None:
+        """Return the manifest; one that is missing or damaged as it is rebuilt, None if there is nothing to rebuild.
+
+        Raises:
+            ManifestDamagedError: there is no log in the store to rebuild it from.
+            StoreUnfitError: it is missing, and a log is in the store in place of the folder.
+        """
+        tag, damage = "", None
+        try:
+            found = await read_manifest(self._store, self._container, url=self._lease.url)
+        except ManifestDamagedError as error:
+            found, damage = None, error
+            tag = await self._tag()
+        if found is not None:
+            return found
+        rebuilt = await self._rebuilt(tag) if self._has_remote_log else None
+        if rebuilt is None and damage is not None:
+            raise damage
+        if not self._has_remote_log and await has_log(self._store, self._container):
+            raise StoreUnfitError(
+                "holds no manifest, and the log of a server: start it with --log object, or with a new --store prefix",
+                subject=self._subject,
+            )
+        return rebuilt
+
+    async def _tag(self) -> str:
+        """Return the tag of the object in the place of the manifest, empty if there is none."""
+        try:
+            return (await self._store.get(manifest_key(self._container))).tag
+        except ObjectNotFoundError:
+            return ""
+
+    async def _rebuilt(self, tag: str) -> FoundManifest | None:
+        """Return the manifest as other objects tell it, to be put in the place of the object with a tag."""
+        manifest = await rebuilt_manifest(
+            self._store,
+            self._container,
+            server_id=self._server_id,
+            worker=self._worker,
+            newest_copy=self._newest_copy,
+        )
+        if manifest is None:
+            return None
+        logger.warning(
+            "manifest missing, damaged or outdated, rebuilt container=%d checkpoint=%s log=%s url=%s",
+            self._container,
+            manifest.checkpoint,
+            manifest.log,
+            self._lease.url,
+        )
+        return FoundManifest(manifest, b"", tag)
+
+    async def _is_outdated(self, manifest: Manifest) -> bool:
+        """Return whether the log has a later epoch: the manifest was put back to an older version."""
+        if manifest.log is None:
+            return False
+        prefix = log_prefix(self._container)
+        last = f"{prefix}{manifest.epoch:08d}/{'9' * 16}"
         async for page in self._store.list(prefix, after=last):
-            for each in page:
-                if (point := parse_log_name(each.key.removeprefix(prefix))) is not None:
-                    self._next_epoch = max(self._next_epoch, point.epoch + 1)
+            if any(parse_log_name(each.key.removeprefix(prefix)) for each in page):
+                return True
+        return False
 
     async def _acknowledged(self, found: FoundManifest | None) -> int:
         """Return the last batch of the log that is known to be acknowledged: the manifest tells the next start."""
@@ -344,7 +407,7 @@ class _Claiming:
         """Put a manifest in the place of one, and return its tag; None if that is not there any more."""
         key = manifest_key(self._container)
         try:
-            if found is None:
+            if found is None or not found.tag:
                 return await self._store.create(key, [content])
             return await self._store.replace(key, content, tag=found.tag)
         except (ObjectExistsError, ObjectChangedError):
@@ -381,6 +444,11 @@ class _Claiming:
             await self._store.delete([key])
         except StorageError as error:
             logger.warning("lease of the last owner not deleted key=%s error=%s", key, error)
+
+
+def _knows(mine: FolderClaim | None, found: FoundManifest | None) -> bool:
+    """Return whether the claim in a manifest is, or may be, of this folder."""
+    return found is not None and mine is not None and mine.knows(found.manifest.claim_id)
 
 
 async def _to_the_end(change: Callable[[], None]) -> None:

@@ -1,6 +1,8 @@
 """A JSON object whose fields are asked for by kind, so that each complaint names the field and what it must be.
 
-Manifests, leases and claims of folders are such objects: small, in ASCII, with no field that is not known.
+Manifests, leases and claims of folders are such objects: small, in ASCII, with no field that is not known. The last
+field is `checksum`, 8 hexadecimal digits: the CRC-32C of the object as it is written without this field. An object
+without it was written before there was one.
 """
 
 import json
@@ -8,12 +10,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 from uuid import UUID
 
+from millrace.model.checksum import crc32c
 from millrace.wire.limits import KIB
 
 SIZE_BYTES_MAX: Final = 64 * KIB
 """Of an object. The longest have the path of a folder twice, each of at most 4096 bytes and 5 characters for each."""
 TEXT_SIZE_MAX: Final = 24 * KIB
 NUMBER_MAX: Final = 2**63 - 1
+CHECKSUM_NAME: Final = "checksum"
 
 
 class Fields:
@@ -41,6 +45,9 @@ class Fields:
             raise ValueError("its values are nested too deeply") from error
         except ValueError as error:  # of syntax, of the encoding, and our own
             raise ValueError(f"it is no object in JSON: {error}") from error
+        if fields.has(CHECKSUM_NAME) and not has_checksum(content):
+            raise ValueError(f"it does not match its checksum, {_shown(fields._value(CHECKSUM_NAME))}")
+        fields._asked.add(CHECKSUM_NAME)
         written = fields.number("format_version")
         if written != version:
             raise ValueError(f"it is in format {written}; this version knows format {version} only")
@@ -147,10 +154,30 @@ class Fields:
 
 
 def encode_fields(content: dict[str, object]) -> bytes:
-    """Return the bytes of an object; equal objects have equal bytes."""
-    data = json.dumps(content, indent=2).encode("ascii") + b"\n"
+    """Return the bytes of an object, with its checksum; equal objects have equal bytes."""
+    data = _encode({**content, CHECKSUM_NAME: _checksum(content)})
     assert len(data) <= SIZE_BYTES_MAX
     return data
+
+
+def has_checksum(content: bytes) -> bool:
+    """Return whether bytes are an object with a checksum that it matches."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(found, dict):
+        return False
+    written = found.pop(CHECKSUM_NAME, None)
+    return bool(written == _checksum(found))
+
+
+def _encode(content: dict[str, object]) -> bytes:
+    return json.dumps(content, indent=2).encode("ascii") + b"\n"
+
+
+def _checksum(content: dict[str, object]) -> str:
+    return f"{crc32c(_encode(content)):08x}"
 
 
 def utc_text(unix_us: int) -> str:

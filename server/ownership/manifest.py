@@ -22,6 +22,7 @@ It is a JSON object of at most 64 KiB with exactly these fields:
                     checkpoint_before needs batch from_sequence and all that follow. Batch `acknowledged`, and all
                     before it, were acknowledged; a manifest without this field does not tell. The kind stays as it was
                     first
+    checksum        of all other fields, see `fields`; a manifest without this field has none
 
 An example:
 
@@ -50,20 +51,23 @@ An example:
       "checkpoint_before": null,
       "log": {
         "kind": "local"
-      }
+      },
+      "checksum": "a243b3fb"
     }
 
 What a crash can leave: the object appears whole or not at all. What another version writes is refused, as is a field
-that is not known: a container whose manifest cannot be read is claimed by nobody.
+that is not known: no server claims the container then. A manifest that is missing or damaged is rebuilt by the next
+claim if the log is in the store (`rebuild`).
 """
 
 import uuid
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
-from millrace.server.errors import ManifestUnreadableError
+from millrace.server.errors import ManifestDamagedError, ManifestUnreadableError
+from millrace.server.wal import LOG_PREFIX
 
-from .fields import Fields, encode_fields
+from .fields import Fields, encode_fields, has_checksum
 from .ownership import CopyRecord, RemoteLog
 from .worker import Worker
 
@@ -137,6 +141,11 @@ def manifest_key(container: int) -> str:
     return f"c{container:04x}/manifest"
 
 
+def log_prefix(container: int) -> str:
+    """Return what the keys of the log of a container begin with, if it is in the store."""
+    return f"c{container:04x}/{LOG_PREFIX}"
+
+
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of a manifest; equal ones have equal bytes."""
     claimant = {**asdict(manifest.claimant), "worker_id": str(manifest.claimant.worker_id)}
@@ -165,7 +174,8 @@ def decode_manifest(content: bytes, *, container: int | None = None, place: str 
         place: where they are from, for the error.
 
     Raises:
-        ManifestUnreadableError: they are none, or another version wrote them; says what is wrong.
+        ManifestDamagedError: they are not what was written; says what is wrong.
+        ManifestUnreadableError: they are, and another version wrote them, or they are of another container.
     """
     try:
         manifest = _manifest_of(Fields.decode(content, version=FORMAT_VERSION))
@@ -173,7 +183,8 @@ def decode_manifest(content: bytes, *, container: int | None = None, place: str 
             raise ValueError(f"container is {manifest.container}; it must be {container}")
         return manifest
     except ValueError as error:
-        raise ManifestUnreadableError(f"cannot be read: {error}", subject=place) from error
+        kind = ManifestUnreadableError if has_checksum(content) else ManifestDamagedError
+        raise kind(f"cannot be read: {error}", subject=place) from error
 
 
 def _manifest_of(fields: Fields) -> Manifest:

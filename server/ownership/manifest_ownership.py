@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from millrace.server.errors import ObjectChangedError, ObjectNotFoundError, OwnerFencedError, StoreUnavailableError
+from millrace.server.errors import (
+    ManifestDamagedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    OwnerFencedError,
+    StoreUnavailableError,
+)
 from millrace.server.object_store import ObjectStore
 
 from .lease import WorkerLease
@@ -23,7 +29,12 @@ ATTEMPTS_COUNT_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class FoundManifest:
-    """A manifest as it is in the store."""
+    """A manifest as it is in the store, or as it is to be put there.
+
+    Attributes:
+        content: empty if it was rebuilt.
+        tag: of the object in its place; empty if there is none.
+    """
 
     manifest: Manifest
     content: bytes
@@ -34,7 +45,8 @@ async def read_manifest(store: ObjectStore, container: int, *, url: str) -> Foun
     """Return the manifest of a container; None if there is none.
 
     Raises:
-        ManifestUnreadableError: it is damaged, that of another container, or of another version.
+        ManifestDamagedError: it is not what was written.
+        ManifestUnreadableError: it is of another container, or of another version.
         StorageError: the store does not say.
     """
     key = manifest_key(container)
@@ -215,10 +227,15 @@ class ManifestOwnership:
         """Read the manifest, which was changed, and return it.
 
         Raises:
-            OwnerFencedError: by another owner.
+            OwnerFencedError: by another owner; or it is missing or damaged, and the next claim rebuilds it.
         """
         ours = self._found.manifest
-        found = await read_manifest(self._lease.store, ours.container, url=self._lease.url)
+        try:
+            found = await read_manifest(self._lease.store, ours.container, url=self._lease.url)
+        except ManifestDamagedError:
+            if ours.log is None:
+                raise
+            found = None
         if found is None or found.manifest.claim_id != ours.claim_id:
             self._fenced = _fenced_error(found, container=ours.container, lease=self._lease)
             logger.critical(
@@ -228,7 +245,11 @@ class ManifestOwnership:
             if found is None or found.manifest.claimant.worker_id != self._lease.worker.worker_id:
                 self._on_fenced(self._fenced)
             raise self._fenced
-        self._found = found
+        if found.manifest.changes < ours.changes:
+            # It was put back to an older version, which names what is deleted by now.
+            self._found = replace(self._found, tag=found.tag)
+        else:
+            self._found = found
         return found.content
 
 
@@ -236,7 +257,8 @@ def _fenced_error(found: FoundManifest | None, *, container: int, lease: WorkerL
     subject = subject_of(container, lease.url)
     if found is None:
         return OwnerFencedError(
-            "its manifest was deleted while it was served; nothing may be changed without it", subject=subject
+            "its manifest was deleted or damaged while it was served; nothing may be changed without it",
+            subject=subject,
         )
     claimant = found.manifest.claimant
     if claimant.worker_id == lease.worker.worker_id:

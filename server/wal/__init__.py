@@ -2,7 +2,7 @@
 
 from .log import Wal
 from .log_end import Ending
-from .log_objects import LOG_PREFIX, parse_log_name
+from .log_objects import LOG_PREFIX, decode_log_object, is_fence_size, parse_log_name
 from .newest import NEWEST_NAME, Newest, read_newest
 from .object_recovery import ObjectRecovery
 from .object_wal import ObjectWal, ObjectWalStatistics
@@ -30,6 +30,8 @@ __all__ = [
     "RecoveryReport",
     "Wal",
     "WalOptions",
+    "decode_log_object",
+    "is_fence_size",
     "log_paths",
     "parse_log_name",
     "read_newest",

@@ -121,6 +121,30 @@ def test_a_loss_in_a_store_is_shown_and_accepted(lost: Lost, run: Run, tmp_path:
         writer.write(b"after", key="one").result()
 
 
+def test_a_lost_manifest_is_named_and_rebuilt(lost: Lost, run: Run, tmp_path: Path) -> None:
+    """Behaviour 101: by the next start; by a repair, if nothing else names the server of the log."""
+    manifest, owner = (
+        next(key for key in lost.contents if key.endswith(name)) for name in ("manifest", "cluster.json")
+    )
+    ask(lost.bucket, "DELETE", manifest)
+    (finding,) = run("verify", "--store", lost.bucket.url, "--json").json["findings"]
+    assert finding["file"].endswith("c0000/manifest")
+    assert "is missing, and the container has a log" in finding["what"]
+    with server(tmp_path / "second", settings=lost.settings) as running:
+        assert values_of(running) == [b"%d" % number for number in range(10)]
+    assert run("verify", "--store", lost.bucket.url, "--json").json["findings"] == []
+
+    for key in (manifest, owner):
+        ask(lost.bucket, "DELETE", key)
+    shown = run("repair", "--store", lost.bucket.url, "--json")
+    assert (shown.code, shown.json["loss"]) == (1, "c0000/manifest is missing")
+    accepted = run("repair", "--store", lost.bucket.url, "--accept-loss")
+    assert accepted.code == 0, accepted.err
+    assert {*keys_in(lost.bucket)} >= {manifest, owner}
+    with server(tmp_path / "third", settings=lost.settings) as running:
+        assert values_of(running) == [b"%d" % number for number in range(10)]
+
+
 def test_what_needs_no_restore_says_so(lost: Lost, run: Run, tmp_path: Path) -> None:
     refused = run("restore", "--store", lost.bucket.url, tmp_path / "new")
     assert refused.code == 1

@@ -14,6 +14,7 @@ import pytest
 
 from millrace.cli.store_repair import accept_loss_in_store
 from millrace.model.checksum import Buffer
+from millrace.server.errors import StoreUnfitError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.server.test_remote_log import REMOTE
@@ -98,10 +99,10 @@ class Case:
     store: MemoryObjectStore
 
 
-def cases(made: VersionedStore, *, beside: tuple[str, ...] = ()) -> Iterator[Case]:
+def cases(made: VersionedStore) -> Iterator[Case]:
     for key, content in made.objects.items():
         for how, found in (("lost", None), ("flipped", flipped(content)), ("older", made.first.get(key))):
-            if key.startswith(beside) or (how == "older" and found is None):
+            if how == "older" and found is None:
                 continue
             yield Case(key, how, without(made, {key: found}))
 
@@ -152,7 +153,7 @@ async def test_any_one_object_may_be_lost_flipped_or_older(tmp_path: Path, caplo
     made = await history(tmp_path)
     numbers = count()
     stored = 0
-    for case in cases(made, beside=(MANIFEST, "cluster.json")):
+    for case in cases(made):
         what = f"{case.key} {case.how}"
         caplog.clear()
         site = Site(tmp_path / f"site{next(numbers)}", case.store, wal=REMOTE)
@@ -161,7 +162,7 @@ async def test_any_one_object_may_be_lost_flipped_or_older(tmp_path: Path, caplo
             info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
             found, reason = await read_bytes(peer, info.segment_id, info.length)
         assert all(CONTENT[offset : offset + 1] == byte for offset, byte in found.items()), what
-        kind = case.key.split("/")[1]
+        kind = case.key.removeprefix("c0000/").partition("/")[0]
         if loss := await loss_of(site):
             assert kind == "log"
             assert case.key in loss, what
@@ -177,6 +178,8 @@ async def test_any_one_object_may_be_lost_flipped_or_older(tmp_path: Path, caplo
             assert not loss, what
             is_newest = case.key == max(key for key in made.objects if "/checkpoints/" in key)
             assert not is_newest or case.key.rpartition("-00000-")[0].removeprefix("c0000/") in caplog.text, what
+        assert kind != "manifest" or "manifest missing, damaged or outdated, rebuilt" in caplog.text, what
+        assert kind != "cluster.json" or "owner of the prefix named again" in caplog.text, what
         await site.stop()
     assert stored > 10
 
@@ -261,6 +264,27 @@ async def test_a_record_that_does_not_fit_is_accepted_by_command(
     assert not await loss_of(again)
     await again.stop()
     assert not await accepted("repaired")
+
+
+@pytest.mark.parametrize("how", ["lost", "flipped"])
+async def test_without_manifest_and_cluster_a_log_is_refused_until_it_is_repaired(how: str, tmp_path: Path) -> None:
+    """Behaviour 101: a start in an empty folder does not begin anew beside the log of a server."""
+    made = await history(tmp_path)
+    keys = (MANIFEST, "cluster.json")
+    store = without(made, {key: None if how == "lost" else flipped(made.objects[key]) for key in keys})
+    before = dict(store.objects)
+    refused = Site(tmp_path / "refused", store, wal=REMOTE)
+    with pytest.raises(StoreUnfitError, match="millrace repair --store s3://bucket/prefix --accept-loss"):
+        await refused.start()
+    assert store.objects == before
+
+    site = Site(tmp_path / "repair", store, wal=REMOTE)
+    assert not await site.passing(accept_loss_in_store(site.server._options, store=store, clock=site.clock))
+    again = Site(tmp_path / "again", store, wal=REMOTE)
+    await again.start()
+    assert await again.content() == CONTENT
+    assert not await loss_of(again)
+    await again.stop()
 
 
 async def test_a_lost_copy_is_replaced_by_the_next(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Logs that lose events: schemes that were in use elsewhere, or that are tempting. The simulation has to catch them."""
+"""Schemes that lose events, which were in use elsewhere, or are tempting. The simulation has to catch them."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ObjectExistsError, ObjectNotFoundError
 from millrace.server.object_store import ObjectStore
+from millrace.server.ownership import FoundManifest, ManifestOwnership, WorkerLease
+from millrace.server.ownership.claim import _Claiming
 from millrace.server.wal import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, ObjectWal, RecoveredBatch
 from millrace.server.wal.batch import decode_file_header
 from millrace.server.wal.log_objects import LogPoint, decode_log_object, encode_fence
@@ -93,3 +95,14 @@ class _OneFolderRecovery(ObjectRecovery):
             for item in self._take(found, point, is_first=True):
                 yield item
         self._conclude()
+
+
+async def begin_anew(lease: WorkerLease, container: int, **options: Any) -> ManifestOwnership:
+    """Claim a container as a new one if its manifest is missing, whatever is in its log."""
+    found = await _AnewClaiming(lease, container, **options).claim()
+    return ManifestOwnership(lease, found, on_fenced=lease.on_fenced)
+
+
+class _AnewClaiming(_Claiming):
+    async def _rebuilt(self, tag: str) -> FoundManifest | None:
+        return None

@@ -7,12 +7,12 @@ checkpoint in its folder, the log after it, and then appends, checkpoints, copie
 import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from millrace.server.errors import (
     LogClosedError,
@@ -26,7 +26,7 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreMonitor
 from millrace.server.object_store.hedging import SAMPLES_MAX
 from millrace.server.object_store.monitor import Kind
-from millrace.server.ownership import Claimant, CopyRecord, ManifestOwnership, Worker, WorkerLease, claim_container
+from millrace.server.ownership import Claimant, CopyRecord, ManifestOwnership, Worker, WorkerLease
 from millrace.server.wal import Damage, LogOwner, ObjectWal, RecoveredBatch, WalOptions
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB
@@ -50,6 +50,8 @@ OPTIONS: Final = WalOptions(
     puts_per_s_max=0.0,
 )
 STORE_OPTIONS: Final = ObjectStoreOptions(patience_s=1.5)
+Claiming = Callable[..., Coroutine[Any, Any, ManifestOwnership]]
+"""See `claim_container`."""
 METRICS: Final = Metrics()
 """Of all processes of all schedules: nobody reads them."""
 
@@ -104,6 +106,7 @@ class Process:
 
     Args:
         log_class: the real one, or a mutant.
+        claim: the real one, or a mutant.
         appends_s: the mean time between two of its appends.
         heeds_lease: whether it acknowledges nothing once it knows that its lease has ended, or may have. A server does,
             and the log does not rest on it.
@@ -125,6 +128,7 @@ class Process:
         history: History,
         dice: Random,
         log_class: type[ObjectWal],
+        claim: Claiming,
         appends_s: float,
         heeds_lease: bool,
         usual_s: float | None,
@@ -139,6 +143,7 @@ class Process:
         self.history = history
         self.dice = dice
         self.log_class = log_class
+        self._claim = claim
         self.appends_s = appends_s
         self.heeds_lease = heeds_lease
         self.is_newest = is_newest
@@ -191,17 +196,21 @@ class Process:
 
     async def _claimed(self) -> ManifestOwnership | None:
         """Return the right to the container; None if it is not to be had, or this is to end meanwhile."""
-        checkpoint = self.machine.checkpoint
+        try:
+            epoch = await self._known_epoch()
+        except StorageError:
+            return None
         claiming = asyncio.ensure_future(
-            claim_container(
+            self._claim(
                 self._lease,
                 0,
                 files=self.machine.files,
                 folder=FOLDER,
                 server_id=SERVER_ID,
-                next_epoch=checkpoint.epoch + 1 if checkpoint else 1,
+                next_epoch=epoch + 1,
                 has_remote_log=True,
                 discard=self.machine.discard,
+                newest_copy=self._newest_copy,
                 on_standby=self._on_standby if self._stands_by else None,
             )
         )
@@ -221,6 +230,23 @@ class Process:
         except (OwnedElsewhereError, StorageError):
             pass
         return None
+
+    async def _known_epoch(self) -> int:
+        """Return the newest epoch that the machine knows of, or else the names of copies, as a container does."""
+        if self.machine.checkpoint is not None:
+            return self.machine.checkpoint.epoch
+        copy = await self._newest_copy()
+        return 0 if copy is None else copy.container_epoch
+
+    async def _newest_copy(self) -> CopyRecord | None:
+        prefix = f"{SCOPE}checkpoints/"
+        names = [each.key async for page in self.store.list(prefix) for each in page]
+        if not names:
+            return None
+        # Sequence, epoch and first batch of the newest one.
+        sequence, epoch, replay_from = (int(part) for part in max(names).removeprefix(prefix).split("-"))
+        name = max(names).removeprefix(SCOPE)
+        return CopyRecord(name=name, sequence=sequence, container_epoch=epoch, replay_from=replay_from)
 
     def _on_standby(self, owner: Claimant) -> None:
         self.history.counted["standbys"] += 1

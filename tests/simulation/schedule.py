@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from millrace.server.ownership import Manifest, manifest_key
+from millrace.server.errors import ManifestDamagedError
+from millrace.server.ownership import Manifest, claim_container, manifest_key
 from millrace.server.ownership.manifest import decode_manifest
 from millrace.server.wal import ObjectWal
 from millrace.server.wal.log_objects import LogPoint, is_fence_size, parse_log_name
 
 from .history import History, Rule
 from .network import CALM, LATE_S_MAX, Bucket, SimulatedStore, Weather
-from .process import LEASE_S, SCOPE, Machine, Process
+from .process import LEASE_S, SCOPE, Claiming, Machine, Process
 from .virtual_loop import VirtualClock, VirtualLoop
 
 LIFE_S: Final = 8.0
@@ -45,12 +46,12 @@ class Outcome:
         return "\n".join(self.lines) + f"\n\nseed {self.seed}: python -m tests.simulation --only {self.seed}\n{told}"
 
 
-def run_schedule(seed: int, *, log_class: type[ObjectWal] = ObjectWal) -> Outcome:
+def run_schedule(seed: int, *, log_class: type[ObjectWal] = ObjectWal, claim: Claiming = claim_container) -> Outcome:
     """Run the schedule of a seed, and judge it."""
     loop = VirtualLoop()
     with _silence():
         try:
-            world = _World(loop, Random(seed), log_class)
+            world = _World(loop, Random(seed), log_class, claim)
             try:
                 loop.run_until_complete(world.run())
             except Exception as error:  # noqa: BLE001  # of a mutant, or of the simulation: it is told with its seed
@@ -81,10 +82,11 @@ def _silence() -> Iterator[None]:
 class _World:
     """The machines, their processes, and the store."""
 
-    def __init__(self, loop: VirtualLoop, dice: Random, log_class: type[ObjectWal]) -> None:
+    def __init__(self, loop: VirtualLoop, dice: Random, log_class: type[ObjectWal], claim: Claiming) -> None:
         self._loop = loop
         self._dice = dice
         self._log_class = log_class
+        self._claim = claim
         self.bucket = Bucket()
         self.history = History(loop)
         self._weather = Weather.drawn(dice)
@@ -98,6 +100,7 @@ class _World:
         self.bucket.before_delete = self._check_delete
         machines = [self._machine(name) for name in "ABCD"[: self._dice.choice([2, 2, 3, 4])]]
         fates = [asyncio.create_task(self._fate(each)) for each in machines]
+        fates.append(asyncio.create_task(self._damage_manifest()))
         await asyncio.wait(fates, timeout=LIFE_S)
         self._is_over = True
         for each in fates:
@@ -152,6 +155,7 @@ class _World:
             history=self.history,
             dice=dice,
             log_class=self._log_class,
+            claim=self._claim,
             heeds_lease=self._heeds_lease,
             appends_s=appends_s,
             usual_s=dice.choice([None, 2 * weather.latency_s, 4 * weather.latency_s]),
@@ -215,9 +219,30 @@ class _World:
 
     # --- the manifest ---
 
+    async def _damage_manifest(self) -> None:
+        """Lose or flip the manifest once, in one of two schedules; wait until nothing else can happen to it."""
+        dice = self._dice
+        how = dice.choice(["nothing", "nothing", "lost", "flipped"])
+        await asyncio.sleep(dice.uniform(0.0, LIFE_S))
+        content = self.bucket.objects.get(manifest_key(0))
+        if how != "nothing" and content is not None and self.history.acks:
+            self.history.say(f"the manifest is {how}")
+            self.history.counted["damaged manifests"] += 1
+            del self.bucket.objects[manifest_key(0)]
+            if how == "flipped":
+                at = dice.randrange(len(content))
+                flipped = bytes([content[at] ^ 1 << dice.randrange(8)])
+                self.bucket.objects[manifest_key(0)] = content[:at] + flipped + content[at + 1 :]
+        await asyncio.Event().wait()
+
     def _manifest(self) -> Manifest | None:
         content = self.bucket.objects.get(manifest_key(0))
-        return None if content is None else decode_manifest(content, container=0)
+        if content is None:
+            return None
+        try:
+            return decode_manifest(content, container=0)
+        except ManifestDamagedError:
+            return None
 
     def _check_delete(self, key: str) -> None:
         """Judge a delete that is about to happen."""

@@ -11,7 +11,7 @@ import pytest
 from millrace.server.wal import ObjectWal
 
 from .history import Rule
-from .mutants import CollectsFences, OneFolder
+from .mutants import CollectsFences, OneFolder, begin_anew
 from .schedule import run_schedule
 
 SEEDS_COUNT: Final = 1000
@@ -38,6 +38,17 @@ def test_a_scheme_that_loses_events_is_caught(log_class: type[ObjectWal]) -> Non
 
 
 @pytest.mark.slow
+def test_a_claim_that_begins_anew_without_a_manifest_is_caught() -> None:
+    """Behaviour 101: it gives acknowledged sequences out a second time."""
+    for seed in range(MUTANT_SEEDS_COUNT):
+        outcome = run_schedule(seed, claim=begin_anew)
+        if Rule.TWO_ACKS in outcome.rules:
+            assert "the manifest is lost" in str(outcome)
+            return
+    pytest.fail(f"{MUTANT_SEEDS_COUNT} schedules have acknowledged nothing twice")
+
+
+@pytest.mark.slow
 def test_a_seed_is_one_schedule() -> None:
     for seed in range(5):
         assert run_schedule(seed).lines == run_schedule(seed).lines
@@ -57,4 +68,5 @@ def test_schedules_have_takeovers_and_failures_in_them() -> None:
     assert counted["standbys"] > 10
     assert counted["acks"] > 200
     assert counted["hedged creates"] > 5
+    assert counted["damaged manifests"] > 1
     assert not {"failed", "crash", "stop", "pause", "cut", "end", "jump", "count", "back"} - words.keys()

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 from millrace.server.errors import OwnerFencedError
 from millrace.server.object_store import ObjectStore
-from millrace.server.ownership import Claimant, ManifestOwnership, Worker, WorkerLease, claim_container
+from millrace.server.ownership import Claimant, CopyRecord, ManifestOwnership, Worker, WorkerLease, claim_container
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 
@@ -50,6 +50,8 @@ class Process:
         self.fenced: list[OwnerFencedError] = []
         # How often what is in the folder was discarded.
         self.discards_count = 0
+        # The newest whole copy of the checkpoint, as the names in the store tell.
+        self.newest_copy: CopyRecord | None = None
         self.lease = WorkerLease(
             store, worker(host), url=URL, lease_s=LEASE_S, clock=clock, on_fenced=self.fenced.append
         )
@@ -79,8 +81,12 @@ class Process:
             next_epoch=next_epoch,
             has_remote_log=has_remote_log,
             discard=self._discard,
+            newest_copy=self._newest_copy,
             on_standby=on_standby,
         )
+
+    async def _newest_copy(self) -> CopyRecord | None:
+        return self.newest_copy
 
     def _discard(self) -> None:
         self.discards_count += 1

@@ -1,11 +1,23 @@
 """The right to change a container that others may take over, in memory: who claimed it last has it."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millrace.server.errors import OwnerFencedError, StorageError
 from millrace.server.ownership import CopyRecord, OwnershipStatistics, RemoteLog
+from millrace.server.ownership.fields import CHECKSUM_NAME, encode_fields
+
+
+def with_checksum(content: bytes) -> bytes:
+    """Return an edited manifest, lease or claim of a folder as a server would have written it; other bytes as is."""
+    try:
+        edited = json.loads(content)
+    except ValueError:
+        return content
+    edited.pop(CHECKSUM_NAME)
+    return encode_fields(edited)
 
 
 @dataclass

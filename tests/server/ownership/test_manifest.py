@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.errors import ManifestUnreadableError
+from millrace.server.errors import ManifestDamagedError, ManifestUnreadableError
 from millrace.server.ownership import (
     Claimant,
     CopyRecord,
@@ -22,6 +22,7 @@ from millrace.server.ownership import (
 )
 from millrace.server.ownership.manifest import EPOCHS_COUNT_MAX, encode_manifest
 from tests.support.owners import worker
+from tests.support.ownership import with_checksum
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TEXTS = st.text(max_size=50)
@@ -87,7 +88,7 @@ def test_a_manifest_without_the_fields_that_are_new_is_read() -> None:
     """As the version before wrote it."""
     known = replace(ONE, log=RemoteLog(first_epoch=2, last_epoch=7, from_sequence=4))
     content = json.loads(encode_manifest(known))
-    del content["checkpoint_before"], content["log"]["acknowledged"]
+    del content["checkpoint_before"], content["log"]["acknowledged"], content["checksum"]
     assert decode_manifest(json.dumps(content).encode()) == known
 
 
@@ -97,7 +98,8 @@ def test_a_manifest_is_read_as_it_was_written(known: Manifest) -> None:
 
 
 @given(st.data())
-def test_damaged_bytes_are_refused_or_another_manifest(data: st.DataObject) -> None:
+def test_damaged_bytes_are_refused(data: st.DataObject) -> None:
+    """Unless the same manifest is read from them: one white space may stand for another."""
     content = bytearray(example())
     if data.draw(st.booleans()):
         content = content[: data.draw(st.integers(0, len(content) - 2))]
@@ -105,9 +107,9 @@ def test_damaged_bytes_are_refused_or_another_manifest(data: st.DataObject) -> N
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
         known = decode_manifest(bytes(content))
-    except ManifestUnreadableError:
+    except ManifestDamagedError:
         return
-    assert decode_manifest(encode_manifest(known)) == known
+    assert known == decode_manifest(example())
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_what_is_wrong_is_named(path: list[str], value: Any, words: str) -> None
         inner = inner[name]
     inner[path[-1]] = value
     with pytest.raises(ManifestUnreadableError, match=f"^s3://b/c0000/manifest: cannot be read: {words}"):
-        decode_manifest(json.dumps(content).encode(), container=0, place="s3://b/c0000/manifest")
+        decode_manifest(with_checksum(json.dumps(content).encode()), container=0, place="s3://b/c0000/manifest")
 
 
 def test_the_largest_numbers_of_a_log_fit() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.server.errors import OwnerFencedError, StoreUnavailableError
+from millrace.server.errors import ManifestDamagedError, OwnerFencedError, StoreUnavailableError
 from millrace.server.ownership import (
     CopyRecord,
     Manifest,
@@ -159,9 +159,37 @@ async def test_an_owner_whose_lease_was_ended_changes_nothing(store: FaultyStore
 async def test_a_manifest_that_is_gone_ends_its_owner(store: FaultyStore, clock: ManualClock) -> None:
     process, ownership = await owned(store, clock)
     await store.delete([KEY])
-    with pytest.raises(OwnerFencedError, match="its manifest was deleted while it was served"):
+    with pytest.raises(OwnerFencedError, match="its manifest was deleted or damaged while it was served"):
         await ownership.record_copy(COPY)
     assert len(process.fenced) == 1
+
+
+@pytest.mark.parametrize("has_remote_log", [False, True])
+async def test_a_damaged_manifest_ends_an_owner_whose_log_is_in_the_store(
+    has_remote_log: bool, store: FaultyStore, clock: ManualClock
+) -> None:
+    """The next claim rebuilds it then. With a local log, nobody could, so the owner keeps serving."""
+    process = await Process(store, clock).start()
+    ownership = await process.claim(has_remote_log=has_remote_log)
+    found = await store.get(KEY)
+    await store.replace(KEY, found.content[:-9], tag=found.tag)
+    with pytest.raises(OwnerFencedError if has_remote_log else ManifestDamagedError):
+        await ownership.record_copy(COPY)
+    assert len(process.fenced) == has_remote_log
+    await process.crash()
+
+
+async def test_a_manifest_that_was_put_back_is_replaced_by_its_owner(store: FaultyStore, clock: ManualClock) -> None:
+    process, ownership = await owned(store, clock)
+    older = (await store.get(KEY)).content
+    await ownership.record_copy(COPY)
+    newer = await store.get(KEY)
+    await store.replace(KEY, older, tag=newer.tag)
+    later = replace(COPY, name="later")
+    await ownership.record_copy(later)
+    manifest = stored(store)
+    assert (manifest.checkpoint, manifest.checkpoint_before) == (later, COPY)
+    await process.crash()
 
 
 async def test_a_container_is_released_once(
