@@ -1,6 +1,6 @@
 """The times of the events of a block: their bounds, and a copy of the block with other times."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,27 @@ from .limits import APPEND_SIZE_BYTES_MAX
 _NO_DATA: Final = b""
 
 
-def blocks_of(payload: Buffer) -> list[tuple[int, int, tuple[int, int] | None]]:
-    """Return start, end, and earliest and latest time of each block of an append; None for times if it has none.
+class TimedBlock(NamedTuple):
+    """A block of an append, as its header describes it.
 
-    The times are those which the header of the block names.
+    Attributes:
+        start, end: in the append.
+        times: the earliest and the latest one; None if its events have no times.
+        unpacked_size_bytes: of its columns when they are not compressed.
+    """
+
+    start: int
+    end: int
+    times: tuple[int, int] | None
+    unpacked_size_bytes: int
+
+    def is_within(self, low_us: int, high_us: int) -> bool:
+        """Return whether no event has a time before or after two bounds."""
+        return self.times is None or (low_us <= self.times[0] and self.times[1] <= high_us)
+
+
+def blocks_of(payload: Buffer) -> list[TimedBlock]:
+    """Return the blocks of an append.
 
     Raises:
         BlockCorruptError: the append is not made of whole blocks.
@@ -29,7 +46,7 @@ def blocks_of(payload: Buffer) -> list[tuple[int, int, tuple[int, int] | None]]:
     for header in walk.feed(payload):
         fields = header.fields
         times = (fields.timestamp_us_min, fields.timestamp_us_max) if fields.flags & FLAG_TIMESTAMPS else None
-        found.append((header.offset, header.end, times))
+        found.append(TimedBlock(header.offset, header.end, times, fields.columns_size))
     if walk.offset != len(payload):
         raise BlockCorruptError("the append is not made of whole event blocks")
     return found

@@ -6,17 +6,22 @@ that. Only a block outside of them is refused, or packed again.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from millrace.model.block_times import blocks_of, with_times_between
 from millrace.model.checksum import Buffer
 from millrace.model.errors import BlockCorruptError, EventTooLargeError, MissingExtraError
 from millrace.model.event_times import EventTimeBounds, OutsideTimes, unit_hint
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.server.errors import EventTimeError, InvalidArgumentError
 from millrace.wire.append_run import AppendRun
 from millrace.wire.framing import with_payload
 
 from .state.segment import Segment
 from .state.transaction import Transaction
+
+CLAMPED_BLOCKS_COUNT_MAX: Final = 1000
+"""In one append. Clamping is done in the event loop, and small compressed blocks may be large ones when unpacked."""
 
 
 def bounds_for(
@@ -63,15 +68,25 @@ def _payload_within(
         blocks = blocks_of(payload)
     except BlockCorruptError as error:
         raise InvalidArgumentError(f"the stream has bounds of event times: {error}", subject=subject) from None
-    if all(times is None or (low <= times[0] and times[1] <= high) for _, _, times in blocks):
+    outside = [block for block in blocks if not block.is_within(low, high)]
+    if not outside:
         return None
     if bounds.outside is OutsideTimes.REFUSE:
-        wrong = next(times for _, _, times in blocks if times and not (low <= times[0] and times[1] <= high))
-        raise _refusal(wrong, bounds, limits_us=limits_us, now_us=now_us, subject=subject)
+        assert outside[0].times is not None, "a block without times is within all bounds"
+        raise _refusal(outside[0].times, bounds, limits_us=limits_us, now_us=now_us, subject=subject)
+    unpacked_bytes = sum(block.unpacked_size_bytes for block in outside)
+    if len(outside) > CLAMPED_BLOCKS_COUNT_MAX or unpacked_bytes > APPEND_SIZE_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"event times cannot be clamped: in one append, {CLAMPED_BLOCKS_COUNT_MAX} blocks may be changed, of"
+            f" {APPEND_SIZE_BYTES_MAX} bytes when not compressed, not {len(outside)} blocks of {unpacked_bytes} bytes",
+            subject=subject,
+        )
     try:
         return b"".join(
-            payload[start:end] if times is None else with_times_between(payload[start:end], low, high)
-            for start, end, times in blocks
+            payload[block.start : block.end]
+            if block.is_within(low, high)
+            else with_times_between(payload[block.start : block.end], low, high)
+            for block in blocks
         )
     except (BlockCorruptError, EventTooLargeError, MissingExtraError) as error:
         raise InvalidArgumentError(f"event times cannot be clamped: {error}", subject=subject) from None

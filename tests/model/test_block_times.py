@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_packing import pack_block
 from millrace.model.block_times import blocks_of, with_times_between
 from millrace.model.compression import Compression
@@ -15,8 +16,8 @@ def test_blocks_of_an_append_are_found_with_their_times() -> None:
     second = pack_block([b"c"])
 
     assert blocks_of(first + second) == [
-        (0, len(first), (-1, 3)),
-        (len(first), len(first) + len(second), None),
+        (0, len(first), (-1, 3), len(first) - BLOCK_HEADER_SIZE_BYTES),
+        (len(first), len(first) + len(second), None, len(second) - BLOCK_HEADER_SIZE_BYTES),
     ]
 
 

@@ -13,8 +13,12 @@ from millrace.client.write.options import WriterOptions
 from millrace.model.block_packing import pack_block
 from millrace.model.compression import Compression
 from millrace.server.app import Server
+from millrace.server.container.event_times import within_bounds
+from millrace.server.errors import InvalidArgumentError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
+from millrace.wire.limits import MIB
+from tests.support.impossible_logs import run_of
 from tests.support.protocol import Outcome, Peer, Stored
 from tests.support.servers import BUSY, QUIET, server_options
 
@@ -171,3 +175,17 @@ async def test_no_form_of_an_append_passes_by(tmp_path: Path) -> None:
         async with millrace.connect(server.address) as client:
             values = [event.value for event in await read(client)]
         assert values == [b"in", b"none", b"in", b"none", b"in", b"out", b"none", b"in", b"out"]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        3 * bytes(pack_block([bytes(6 * MIB)], timestamps_us=YEAR_9999_US, compression=Compression.LZ4)),
+        1001 * bytes(pack_block([b""], timestamps_us=YEAR_9999_US)),
+    ],
+    ids=["large when unpacked", "many"],
+)
+def test_one_append_cannot_hold_the_event_loop(payload: bytes) -> None:
+    """Blocks are unpacked in the event loop: a few bytes on the wire must not cost minutes."""
+    with pytest.raises(InvalidArgumentError, match="in one append"):
+        within_bounds(run_of(1, 0, payload), CLAMPED, now_us=now_us(), subject=STREAM)
