@@ -35,7 +35,7 @@ from millrace.model.shown import Handle, short
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 
-from .leaving import leave
+from .leaving import leave, log_abandoned
 from .life import check_new, state_of
 from .options import delivery_limit_s
 
@@ -163,11 +163,14 @@ class ByteWriter(Handle):
         self._stop()
 
     async def close(self) -> None:
-        """Flush and close; closing again does nothing. Raises like `write`."""
+        """Flush and close; closing again does nothing. Cancelling abandons what is not durable. Raises like `write`."""
         if isinstance(self._failure, ClientClosedError | NotOpenError):
             return
         try:
             await self.flush()
+        except asyncio.CancelledError as error:
+            log_abandoned(self._unstored(), stream=self.stream, cause=type(error))
+            raise
         finally:
             self._stop()
 

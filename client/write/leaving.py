@@ -30,11 +30,17 @@ async def leave(
             await close()
         except Exception as second:  # noqa: BLE001  # whatever it is, it must not hide the error of the body
             logger.warning("writes lost while leaving writer stream=%s error=%s", stream, second)
-    elif any(unstored := abandon()):
+    else:
+        log_abandoned(abandon(), stream=stream, cause=kind)
+
+
+def log_abandoned(unstored: Unstored, *, stream: str, cause: type[BaseException]) -> None:
+    """Count in the log what a writer abandons that is not known to be stored."""
+    if any(unstored):
         logger.warning(
             "writer abandoned stream=%s unacknowledged_events=%d unacknowledged_bytes=%d cause=%s",
             stream,
             unstored.events,
             unstored.bytes,
-            kind.__name__,
+            cause.__name__,
         )

@@ -41,7 +41,7 @@ from millrace.wire import messages as m
 from .arguments import check_size, checked_timestamp, checked_timestamps, headers_by_index, owned
 from .delivery import Delivery
 from .events import EVENT_COST_BYTES, NOTHING_STORED, Call, Events, Stored, order_of
-from .leaving import leave
+from .leaving import leave, log_abandoned
 from .life import check_new, state_of, unstored_of
 from .opening import open_writer
 from .options import WriterOptions, delivery_limit_s
@@ -165,7 +165,7 @@ class Writer(Handle):
         )
 
     async def close(self) -> None:
-        """Wait until everything is durable, and close. Cancelling abandons what is not.
+        """Wait until everything is durable, and close. Cancelling abandons what is not, which the log counts.
 
         An exclusive writer without an id, which nobody can open again, releases the stream. One with an id does not.
 
@@ -178,6 +178,9 @@ class Writer(Handle):
                 self._delivery.tell_stored()
                 if self._is_exclusive and self.writer_id is None:
                     await self._release()
+            except asyncio.CancelledError as error:
+                log_abandoned(unstored_of(self._delivery), stream=self.stream, cause=type(error))
+                raise
             finally:
                 self._stop()
         else:

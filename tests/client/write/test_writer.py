@@ -412,6 +412,42 @@ async def test_a_cancelled_body_waits_for_nothing_and_settles_every_future(
         assert all(isinstance(result, ClientClosedError) for result in results)
 
 
+async def test_a_cancelled_close_counts_what_it_abandons(
+    millrace_server: TestServer, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behaviour 98."""
+    async with millrace.connect(millrace_server.address) as client:
+        for stream in (name, f"{name}-bytes"):
+            await client.create_stream(stream)
+        steps = asyncio.Barrier(3)
+
+        async def write_events() -> None:
+            async with client.writer(name) as writer:
+                await steps.wait()
+                await steps.wait()
+                writer.write_many([b"x"] * 5)
+
+        async def write_bytes() -> None:
+            async with client.byte_writer(f"{name}-bytes") as writer:
+                await steps.wait()
+                await steps.wait()
+                await writer.write(b"123")
+
+        tasks = [asyncio.create_task(write_events()), asyncio.create_task(write_bytes())]
+        await steps.wait()
+        await asyncio.to_thread(millrace_server.kill)
+        await steps.wait()
+        for task in tasks:
+            await asyncio.sleep(0)  # until it closes
+            task.cancel()
+        await asyncio.wait(tasks)
+    found = [message for message in caplog.messages if "abandoned" in message]
+    assert sorted(found) == [
+        f"writer abandoned stream={name} unacknowledged_events=5 unacknowledged_bytes=0 cause=CancelledError",
+        f"writer abandoned stream={name}-bytes unacknowledged_events=0 unacknowledged_bytes=3 cause=CancelledError",
+    ]
+
+
 async def test_wrong_streams_and_ids_are_refused(client: Client, name: str) -> None:
     with pytest.raises(StreamNotFoundError):
         async with client.writer(name):
