@@ -413,6 +413,7 @@ class Server:
             on_failure=self._container_failed,
             claim=partial(history.claim, CONTAINER, is_standby=is_standby),
             store=history.store,
+            reserve=history.reserve,
         )
         services = ContainerServices(await open_container(environment), options)
         self._services = services

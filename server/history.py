@@ -21,7 +21,16 @@ from millrace.server.host.supervisor import Supervisor
 
 from .errors import DiskUnavailableError, OwnerFencedError, ServerError, StoreUnfitError
 from .folder import DataFolder, check_writable, open_folder
-from .object_store import ObjectStore, StoreMonitor, StoreUrl, claim, find_owner, open_store, when_there_is_room
+from .object_store import (
+    ObjectStore,
+    Reserve,
+    StoreMonitor,
+    StoreUrl,
+    claim,
+    find_owner,
+    open_store,
+    when_there_is_room,
+)
 from .options import ServerOptions
 from .ownership import (
     Claimant,
@@ -95,6 +104,8 @@ class History:
         self._folder: DataFolder | None = None
         self._lease: WorkerLease | None = None
         self._store: ObjectStore | None = None
+        self._reserve: Reserve | None = None
+        self._keeps_reserve = False
         self._ownership: Ownership | None = None
         self.fence: OwnerFencedError | None = None
         self.standing_by = ""
@@ -117,6 +128,11 @@ class History:
     def store(self) -> ObjectStore | None:
         """The object store as logs use it, once it is open; None without one. Closed with this."""
         return self._store
+
+    @property
+    def reserve(self) -> Reserve | None:
+        """The reserve of the store, once that is open; None without one."""
+        return self._reserve
 
     @property
     def may_be_superseded(self) -> bool:
@@ -152,8 +168,15 @@ class History:
 
     async def _open_store(self, url: StoreUrl) -> None:
         options, clock = self._options, self._clock
-        store = await open_store(url, options.objects, clock=clock, monitor=self._monitor, store=self._given_store)
-        self._store = store.with_hedged_creates()
+        store = await open_store(
+            url,
+            options.objects,
+            clock=clock,
+            monitor=self._monitor,
+            store=self._given_store,
+            has_reserve=options.has_remote_log,
+        )
+        self._store, self._reserve = store.with_hedged_creates(), store.reserve
         self._storage = ObjectStorage(store, puts_count_max=options.objects.puts_count_max)
         folder = self._folder = await self._own_folder(store, url)
         if options.standby:
@@ -245,6 +268,9 @@ class History:
             )
         finally:
             self.standing_by = ""
+        if self._reserve is not None and not self._keeps_reserve:
+            self._keeps_reserve = True
+            self._supervisor.start(self._reserve.run(), name="reserve")
         return self._ownership
 
     async def close(self, *, release_s: float) -> None:

@@ -20,7 +20,7 @@ from millrace.server.errors import ChunkCorruptError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.object_store import ObjectStore
+from millrace.server.object_store import ObjectStore, Reserve
 from millrace.server.ownership import CopyRecord, FolderOwnership, NewestCopy, Ownership
 from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
 from millrace.server.wal import LOG_PREFIX, Log, LogOwner, ObjectWal, Wal, WalOptions
@@ -66,6 +66,7 @@ async def local_environment(
     on_failure: Callable[[ServerError], None],
     claim: Claim | None = None,
     store: ObjectStore | None = None,
+    reserve: Reserve | None = None,
 ) -> ContainerEnvironment:
     """Return what a container in a folder of its own needs to start, under an epoch that was not used before.
 
@@ -76,6 +77,7 @@ async def local_environment(
         page_size_bytes, on_failure: as of `ContainerEnvironment`.
         claim: takes the container; None where the lock of the folder is enough.
         store: for the log, where the claim says that it is there.
+        reserve: of that store, None if it has none.
 
     Raises:
         StorageError: tier 2 had to be asked for the epoch, and cannot be read.
@@ -113,6 +115,7 @@ async def local_environment(
             clock=clock,
             owner=owner,
             metrics=metrics,
+            reserve=reserve,
         )
 
     return ContainerEnvironment(

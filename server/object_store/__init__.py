@@ -4,6 +4,7 @@ from .monitor import StoreMonitor
 from .opening import claim, find_owner, open_store
 from .options import ObjectStoreOptions
 from .probe import Honesty, probe
+from .reserve import Reserve
 from .retrying import RetryingStore
 from .room import PatientPuts, when_there_is_room
 from .store import ObjectInfo, ObjectStore, StoredObject
@@ -15,6 +16,7 @@ __all__ = [
     "ObjectStore",
     "ObjectStoreOptions",
     "PatientPuts",
+    "Reserve",
     "RetryingStore",
     "StoreMonitor",
     "StoreUrl",

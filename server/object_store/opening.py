@@ -51,11 +51,13 @@ async def open_store(
     clock: Clock,
     monitor: StoreMonitor,
     store: ObjectStore | None = None,
+    has_reserve: bool = False,
 ) -> RetryingStore:
     """Return the store that a URL names, after it has proved that it can be relied on. To be closed.
 
     Args:
         store: in place of the one that the URL names, closed with what is returned.
+        has_reserve: whether it keeps a reserve, if the options have one.
 
     Raises:
         MissingExtraError: obstore is not installed.
@@ -68,6 +70,8 @@ async def open_store(
         url, attempt_s=options.attempt_s, bytes_per_s_min=options.bytes_per_s_min, clock=clock
     )
     retrying = RetryingStore(cloud, options, clock=clock, monitor=monitor)
+    if has_reserve and options.reserve_bytes:
+        retrying = retrying.with_reserve(options.reserve_bytes)
     try:
         started_s = clock.monotonic_s()
         honesty = await when_there_is_room(lambda: _probed(retrying, url, clock), name="probe", clock=clock)

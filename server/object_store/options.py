@@ -26,6 +26,9 @@ class ObjectStoreOptions:
         read_size_bytes: of one GET; takes the place of cache.page_size_bytes, as far as the cache is large enough.
         read_ahead_bytes: takes the place of cache.read_ahead_bytes, as a store is far away.
         reads_count_max: GETs of readers at once; takes the place of cache.fetches_max.
+        reserve_bytes: kept in the store if the log is there, and deleted when the store is full: room for the appends
+            that are under way then, for truncations and deletions, and for the copy of the checkpoint after which
+            chunks are deleted. 0: none.
         lease_s: how long a server may be silent in the store until another one may take its history over; it renews its
             lease three times in that time, with a PUT each. 0: 10 s, or 3 s if the log is in the store.
     """
@@ -38,13 +41,15 @@ class ObjectStoreOptions:
     read_size_bytes: int = 4 * MIB
     read_ahead_bytes: int = 32 * MIB
     reads_count_max: int = 32
+    # Of appends, container.queue_size_bytes_high may be under way; a record has 16 MiB at most, the rest is for a copy.
+    reserve_bytes: int = 96 * MIB
     lease_s: float = 0.0
 
     def __post_init__(self) -> None:
         demand_above_zero(self, "attempt_s")
         demand_at_least(self, KIB, "bytes_per_s_min")
         demand_at_least(self, 0.0, "patience_s", "small_puts_per_s_max")
-        demand_at_least(self, 0, "read_ahead_bytes")
+        demand_at_least(self, 0, "read_ahead_bytes", "reserve_bytes")
         demand_at_least(self, 1, "reads_count_max")
         demand(64 * KIB <= self.read_size_bytes <= 64 * MIB, self, "read_size_bytes", "64 KiB to 64 MiB")
         demand(1 <= self.puts_count_max <= 256, self, "puts_count_max", "1 to 256")

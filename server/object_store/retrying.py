@@ -42,6 +42,7 @@ from millrace.wire.limits import KIB
 from .hedging import UsualTime, hedged
 from .monitor import Kind, StoreMonitor
 from .options import ObjectStoreOptions
+from .reserve import Reserve
 from .store import ObjectInfo, ObjectStore, StoredObject
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,9 @@ class RetryingStore:
         store: does one attempt a call.
         monitor: counts requests; has a registry of its own if not given.
         random: for the length of pauses.
+
+    Attributes:
+        reserve: released by each attempt that finds the store full; see `with_reserve`.
     """
 
     def __init__(
@@ -87,12 +91,19 @@ class RetryingStore:
         self._under_way: set[asyncio.Future[Any]] = set()
         self._closing = asyncio.Event()
         self._hedges_creates = False
+        self.reserve: Reserve | None = None
 
     def with_hedged_creates(self) -> "RetryingStore":
         """Return this store as one that hedges creates, too, each once. Closing either of them closes both."""
         hedging = copy(self)
         hedging._hedges_creates = True  # noqa: SLF001  # of this very class
         return hedging
+
+    def with_reserve(self, size_bytes: int) -> "RetryingStore":
+        """Return this store as one that has a reserve, of which the owner runs the task. Closing either closes both."""
+        reserving = copy(self)
+        reserving.reserve = Reserve(self, size_bytes=size_bytes, clock=self._clock)
+        return reserving
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
         """Store a new object, see `ObjectStore`. A cancelled call is brought to its end, unless `close` cuts it."""
@@ -298,6 +309,8 @@ class RetryingStore:
             result = await make()
         except Exception as error:
             self.monitor.ended(kind, self._clock.monotonic_s() - started_s, error)
+            if self.reserve is not None and isinstance(error, StoreFullError):
+                await self.reserve.release(error)
             raise
         duration_s = self._clock.monotonic_s() - started_s
         self.monitor.ended(kind, duration_s, None)

@@ -14,6 +14,7 @@ from millrace.model.checksum import Buffer
 from millrace.server.errors import LogClosedError, StoreFullError
 from millrace.server.host.clock import Clock
 
+from .reserve import Reserve
 from .store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -52,17 +53,23 @@ class PatientPuts:
     The oldest object that waits is tried, and the others once it is stored: a store that is full gets few requests.
     Belongs to one event loop.
 
-    Attributes:
-        reason: why an object waits, for people; empty if none does.
+    Args:
+        reserve: of the store, which refuses what is new until it is complete; None if the store has none.
     """
 
-    def __init__(self, store: ObjectStore, *, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, *, clock: Clock, reserve: Reserve | None = None) -> None:
         self._store = store
         self._clock = clock
         self._turn = asyncio.Lock()
         self._waiting_count = 0
         self._ended = asyncio.Event()
-        self.reason = ""
+        self._reserve = reserve
+        self._reason = ""
+
+    @property
+    def reason(self) -> str:
+        """Why an object waits, or would leave no room for what frees room; for people, empty if there is room."""
+        return self._reason or (self._reserve.reason if self._reserve is not None else "")
 
     def end(self) -> None:
         """Try each object that waits once more, and then give it up."""
@@ -84,14 +91,14 @@ class PatientPuts:
         if not self._waiting_count:
             logger.error("object store full, the log waits for room error=%s", full)
         self._waiting_count += 1
-        self.reason = f"the object store is full: {full.message}"
+        self._reason = f"the object store is full: {full.message}"
         try:
             async with self._turn:
                 await self._create_waiting(key, pieces)
         finally:
             self._waiting_count -= 1
             if not self._waiting_count:
-                self.reason = ""
+                self._reason = ""
         if not self._waiting_count:
             logger.info("object store has room again, the log continues")
 

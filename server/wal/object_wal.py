@@ -10,7 +10,8 @@ Failure. A put of unknown outcome, and one that finds its name taken, end the lo
 of unknown outcome. The container is claimed again then, under a new epoch, and reads what is there.
 
 A full store is not a failure. The same bytes are put under the same name until there is room; appends are refused
-meanwhile, and records of truncations and deletions queue after those that wait.
+meanwhile, and records of truncations and deletions queue after those that wait. The reserve of the store has room for
+both.
 
 Slow puts are hedged by the store, if it is one that does so (`RetryingStore.with_hedged_creates`): made a second time
 beside the first, with the same name and bytes. One that comes after its batch was deleted stores it once more. It is
@@ -38,7 +39,7 @@ from millrace.server.errors import (
 )
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Metrics
-from millrace.server.object_store import ObjectStore, PatientPuts
+from millrace.server.object_store import ObjectStore, PatientPuts, Reserve
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 from millrace.wire.schema.log import LOG_FILE_HEADER_SIZE_BYTES
 
@@ -101,6 +102,7 @@ class ObjectWal:
         acknowledged: the last batch that is known to be acknowledged, as the manifest says; 0 if none is.
         owner: whose log it is; stored in each object, and checked when it is recovered.
         random: for the salt of the epoch.
+        reserve: of the store, see `Reserve`; None if it has none.
     """
 
     def __init__(
@@ -116,9 +118,10 @@ class ObjectWal:
         acknowledged: int = 0,
         metrics: Metrics | None = None,
         random: Random | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         self._store = store
-        self._puts = PatientPuts(store, clock=clock)
+        self._puts = PatientPuts(store, clock=clock, reserve=reserve)
         self._prefix = prefix
         self._options = options
         self._epoch = epochs[-1]

@@ -35,6 +35,7 @@ def lost(moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> L
             "MILLRACE_STORE": bucket.url,
             "MILLRACE_WAL_PLACE": "object",
             "MILLRACE_OBJECTS_LEASE_S": "1",
+            "MILLRACE_OBJECTS_RESERVE_BYTES": "1024",
         }
     )
     with server(folder, settings=settings) as running:

@@ -87,7 +87,8 @@ def pair(
         settings: of both, as variables of the environment.
     """
     bucket = store.make_bucket()
-    environment = {**os.environ, **settings, **bucket.environment, "MILLRACE_OBJECTS_LEASE_S": "1"}
+    objects = {"MILLRACE_OBJECTS_LEASE_S": "1", "MILLRACE_OBJECTS_RESERVE_BYTES": str(1 << 20)}
+    environment = {**os.environ, **settings, **bucket.environment, **objects}
     first = Program(folder / "first", bucket.url, environment)
     try:
         first.serves()

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
 from millrace.server.host.files import FileSystem
 from millrace.server.object_store import ObjectStore, ObjectStoreOptions, StoreUrl
 from millrace.server.wal import WalOptions
 from millrace.wire import messages as m
+from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
 from tests.support.object_store import MemoryObjectStore
 from tests.support.protocol import Peer
@@ -20,6 +22,7 @@ from tests.support.waiting import PATIENCE_S
 
 URL: Final = StoreUrl.parse("s3://bucket/prefix")
 LEASE_S: Final = 9.0
+RESERVE_BYTES: Final = 512 * KIB
 STEP_S: Final = 0.5
 TURNS_COUNT: Final = 50
 
@@ -28,7 +31,7 @@ class Site:
     """A data folder whose history is in a store, and the server that serves it, on a clock of its own.
 
     Args:
-        standby: see `ServerOptions`.
+        container, standby: see `ServerOptions`.
         files: in place of those of the machine.
     """
 
@@ -38,6 +41,7 @@ class Site:
         store: ObjectStore,
         *,
         wal: WalOptions = SMALL_WAL,
+        container: ContainerOptions = QUIET,
         standby: bool = False,
         files: FileSystem | None = None,
     ) -> None:
@@ -45,6 +49,7 @@ class Site:
         self.files = files
         self.store = store
         self.wal = wal
+        self.container = container
         self.standby = standby
         self.clock = ManualClock()
         self.server = self._server()
@@ -55,8 +60,8 @@ class Site:
             store=URL,
             wal=self.wal,
             standby=self.standby,
-            objects=ObjectStoreOptions(lease_s=LEASE_S),
-            container=QUIET,
+            objects=ObjectStoreOptions(lease_s=LEASE_S, reserve_bytes=RESERVE_BYTES),
+            container=self.container,
             shutdown_s=20.0,
         )
         return Server(options, files=self.files, store=self.store, clock=self.clock)

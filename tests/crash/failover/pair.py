@@ -28,6 +28,7 @@ SETTINGS: Final = {
     "MILLRACE_CONTAINER_COPY_INTERVAL_S": "0.1",
     "MILLRACE_OBJECTS_ATTEMPT_S": "2",
     "MILLRACE_OBJECTS_PATIENCE_S": "4",
+    "MILLRACE_OBJECTS_RESERVE_BYTES": str(1 << 20),
 }
 """Chunks, checkpoints and copies all the time: what is in the log is deleted soon after it was written."""
 
