@@ -247,7 +247,11 @@ class ImpossibleLog:
 @st.composite
 def impossible_logs(draw: st.DrawFn) -> ImpossibleLog:
     """Any log in which items that are drawn follow `PRELUDE`, with what nothing of that names in between."""
-    drawn = draw(st.lists(st.lists(ITEMS, min_size=1, max_size=4), min_size=1, max_size=12))
+    return log_of(draw(st.lists(st.lists(ITEMS, min_size=1, max_size=4), min_size=1, max_size=12)))
+
+
+def log_of(drawn: list[list[LogItem]]) -> ImpossibleLog:
+    """Return the log in which these batches follow `PRELUDE`."""
     batches: list[tuple[LogItem, ...]] = [tuple(PRELUDE), tuple(PRELUDE_OF_OTHERS)]
     third = len(drawn) // 3
     for number, batch in enumerate(drawn):

@@ -59,6 +59,8 @@ def _check_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
     number = record.writer_number
     _check_epoch(batch, number, record.writer_epoch)
     _check_epoch(batch, record.fenced_number, record.fenced_epoch)
+    if record.is_exclusive and not record.stream_id:  # it would exclude all others from every raw segment
+        raise batch.unfit("writers", number, "it is to be an exclusive writer without a stream")
     writer = batch.state.writers.loaded(number)
     if writer is None:
         batch.check_number("writers", number)

@@ -145,6 +145,7 @@ async def test_a_record_that_does_not_fit_is_refused_before_it_is_logged(tmp_pat
             commit_of(number, epochs=[m.CommitEpochRecord(stream_id, 2, [open_id], whole)]),
             m.WriterRecorded(writer_epoch=1, **opened),
             m.WriterRecorded(writer_epoch=3, **opened),
+            m.WriterRecorded(writer_epoch=2, is_exclusive=1, **opened),
             m.SequencesReset(writer_number=writer.writer_number, writer_epoch=1, stream_id=stream_id, stored_through=0),
             m.SegmentCreated(target_id, 1, "a/again"),
             m.SegmentCreated(OFFSET_MAX, 1, "a/other"),

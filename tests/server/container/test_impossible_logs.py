@@ -18,7 +18,7 @@ from millrace.wire import messages as m
 from tests.server.container.histories import durable_view
 from tests.server.streams.containers import SERVER_ID, Streams, streams_in
 from tests.support.clock import ManualClock
-from tests.support.impossible_logs import CONTENT_OF_OTHERS, WHOLE_ID, ImpossibleLog, impossible_logs
+from tests.support.impossible_logs import CONTENT_OF_OTHERS, WHOLE_ID, ImpossibleLog, impossible_logs, log_of
 from tests.support.storage import MemoryStorage
 
 CONTENT = b"".join(CONTENT_OF_OTHERS)
@@ -102,3 +102,9 @@ def test_a_container_starts_on_any_log_of_whole_records(log: ImpossibleLog) -> N
     """Behaviour 96: what fits is served, the rest is named, by each start and by `verify`, until it is accepted."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(check(Path(folder), log))
+
+
+def test_an_exclusive_writer_without_a_stream_leaves_raw_segments_to_all(tmp_path: Path) -> None:
+    """Behaviour 96: the record is damage of its writer alone; stream 0 stands for no stream at all."""
+    opened = m.WriterRecorded(writer_number=13, writer_epoch=1, opened_us=1, writer_id="", stream_id=0, is_exclusive=1)
+    asyncio.run(check(tmp_path, log_of([[opened]])))
