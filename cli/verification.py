@@ -146,6 +146,7 @@ def _verify_once(history: RemoteHistory, check: Tier2Check) -> tuple[Verificatio
             found.append(container)
             if container.has_log:
                 _judge_log(result, container, name=f"{container.scope}{LOG_PREFIX}")
+            _judge_damages(result, container, file=f"{container.scope}{LOG_PREFIX}")
             result.containers += 1
             result.segments += len(container.state.segments)
             if container.copy is None and number not in history.logs:
@@ -226,7 +227,9 @@ def _judge_container(result: Verification, folder: Path, found: Container) -> No
     for path in sorted(found.folder.rglob("*.damaged*")):
         result.find(relative_name(path, folder), "was set aside as damaged by a server", size=path.stat().st_size)
     remote_name = f"{found.scope}{LOG_PREFIX}"
-    _judge_log(result, found, name=remote_name if found.remote_log else f"{relative_name(found.log_folder, folder)}/")
+    log_name = remote_name if found.remote_log else f"{relative_name(found.log_folder, folder)}/"
+    _judge_log(result, found, name=log_name)
+    _judge_damages(result, found, file=log_name)
     if found.is_known:
         _judge_exclusive_writers(result, found, file=checkpoint_name)
         _judge_transactions(result, found, file=checkpoint_name)
@@ -265,15 +268,20 @@ def _judge_log(result: Verification, found: Container, *, name: str) -> None:
         )
     if found.loss is not None:
         result.find(log_name, f"{found.loss}; a server stores nothing until {found.loss.remedy}")
-    for entity in found.state.quarantine:
-        if entity.accepted:
-            result.notes.append(f"{log_name}: {entity}; that was accepted by an operator")
-        else:
-            result.find(log_name, f"{entity}; a server refuses it until `millrace repair` has accepted that")
     if found.state.accepted.sequence:
         result.notes.append(
             f"{log_name}: what the log has lost up to batch {found.state.accepted.sequence} was accepted by an operator"
         )
+
+
+def _judge_damages(result: Verification, found: Container, *, file: str) -> None:
+    """Name entities that the log contradicts: the checkpoint has those of a log that is recycled, or not there."""
+    file = file.removesuffix("/")
+    for entity in found.state.quarantine:
+        if entity.accepted:
+            result.notes.append(f"{file}: {entity}; that was accepted by an operator")
+        else:
+            result.find(file, f"{entity}; a server refuses it until `millrace repair` has accepted that")
 
 
 def _judge_exclusive_writers(result: Verification, found: Container, *, file: str) -> None:

@@ -487,7 +487,9 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
 
 
 def _numbers_by_name(shelf: EntityCache[Any], names: list[str]) -> dict[str, int]:
-    return {name: shelf.number_of(shelf.find(name)) for name in sorted(names) if name}
+    """Return where each name leads; one of an entity whose namesake with a higher number was deleted leads nowhere."""
+    found = {name: shelf.find(name) for name in sorted(names) if name}
+    return {name: shelf.number_of(each) for name, each in found.items() if each is not None}
 
 
 def _segment_view(segment: Segment) -> tuple[Any, ...]:
