@@ -226,7 +226,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> StreamOffset:
         state = self._state
         snapshots = await self._fetch(planner, start.places)
-        self._check_streams(start, snapshots)
+        self._check_streams(planner, start, snapshots)
         begins, missing = await planner.resume(start.places, snapshots)
         for name, gaps in missing.items():
             self._warn(name, gaps)
@@ -257,7 +257,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _plan(self, planner: Planner, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         snapshots = await self._fetch(planner, start.places, end.places)
-        self._check_streams(end, snapshots)
+        self._check_streams(planner, end, snapshots)
         joins = self._options.end_cut is None
         names = [name for name in end.places if name in snapshots and (joins or name in start.places)]
         begun = {name: start.places[name] for name in names if name in start.places}
@@ -296,7 +296,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {cut.stream: cut.places for cut in end_cut} if isinstance(end_cut, tuple) else {}
         return await planner.fetch(*cuts, state.available_end or {}, state.option_end, ends)
 
-    def _check_streams(self, offset: StreamOffset, snapshots: Snapshots) -> None:
+    def _check_streams(self, planner: Planner, offset: StreamOffset, snapshots: Snapshots) -> None:
         """Check that what a checkpoint names is read, or gone; say what is not read any more.
 
         Raises:
@@ -310,7 +310,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{', '.join((*selection.names, *selection.patterns))}"
             )
         for name in offset.places.keys() & snapshots.keys() - self._state.restarted:
-            if snapshots[name].is_newer_than(offset.places[name]):
+            if planner.of(name).restarts(offset.places[name], snapshots[name]):
                 self._state.restarted.add(name)
                 logger.warning("stream was deleted and created again, read from its head stream=%s", name)
         for name in offset.places.keys() - snapshots.keys() - self._state.left:
