@@ -1,5 +1,6 @@
 """What commands say about a server whose log is in an object store, and what is left when its machine is lost."""
 
+import asyncio
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 
 import millrace
 from millrace.client.testing import TestServer, server
+from millrace.server.ownership import decode_lease
 from tests.cli.conftest import SMALL_LOG, Run
 from tests.cli.test_store import ask, keys_in
 from tests.support.s3 import Bucket, MotoServer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -44,10 +47,21 @@ def lost(moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> L
             with client.writer("shop/orders", writer_id="till") as writer:
                 for number in range(10):
                     writer.write(b"%d" % number, key="one").result()
+        asyncio.run(until(lambda: acknowledged_in(bucket) >= last_batch_in(bucket)))
         running.kill()
     for name, value in (SMALL_LOG | bucket.environment).items():
         monkeypatch.setenv(name, value)
     return Lost(folder, bucket, {key: ask(bucket, "GET", key) for key in keys_in(bucket)}, settings)
+
+
+def acknowledged_in(bucket: Bucket) -> int:
+    """Return the last batch that the lease of the server reports as acknowledged."""
+    (key,) = (key for key in keys_in(bucket) if "/workers/" in key)
+    return decode_lease(ask(bucket, "GET", key)).acknowledged
+
+
+def last_batch_in(bucket: Bucket) -> int:
+    return max(int(key.rpartition("/")[2]) for key in keys_in(bucket) if "/log/" in key)
 
 
 def values_of(running: TestServer) -> list[bytes]:
@@ -101,6 +115,24 @@ def test_a_damaged_and_a_missing_object_of_a_log_are_named(lost: Lost, run: Run)
     assert {f"{prefix}{keys[3]}", f"{prefix}{keys[5]}"} <= files
     refused = run("repair", lost.folder)
     assert (refused.code, "its log is in the object store" in refused.err) == (1, True)
+
+
+def test_newest_objects_that_are_missing_are_named(lost: Lost, run: Run) -> None:
+    """Behaviour 101: the log looks whole, but the lease reports more acknowledged batches than the log has."""
+    *_, first, _, last = sorted(key for key in lost.contents if "/log/" in key)
+    assert run("verify", "--store", lost.bucket.url).code == 0
+    for key in keys_in(lost.bucket):
+        if first <= key <= last:
+            ask(lost.bucket, "DELETE", key)
+    checked = run("verify", "--store", lost.bucket.url, "--json")
+    assert checked.code == 1
+    found = {finding["file"]: finding["what"] for finding in checked.json["findings"]}
+    acknowledged = int(last.rpartition("/")[2])
+    assert f"batch {acknowledged} was acknowledged" in found[f"s3://{lost.bucket.name}/{first}"]
+    shown = run("verify", "--store", lost.bucket.url)
+    assert (shown.code, f"batch {acknowledged} was acknowledged" in shown.out.replace("\n", " ")) == (1, True), (
+        shown.out
+    )
 
 
 def test_a_loss_in_a_store_is_shown_and_accepted(lost: Lost, run: Run, tmp_path: Path) -> None:

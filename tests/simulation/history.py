@@ -9,6 +9,7 @@ The rules; a violation names its rule:
     LATE_ACK    once a later owner acknowledges, an earlier one acknowledges nothing that this one has not recovered
     DELETED     nothing that the manifest needs is deleted
     DAMAGED     no owner that nobody has superseded finds damage
+    STALE       a reply contains all that later owners had acknowledged when it left
     STUCK       once all is calm, a claimant gets the container, and can append
     ERROR       nothing fails that has no reason to
 
@@ -37,6 +38,7 @@ class Rule(Enum):
     LATE_ACK = auto()
     DELETED = auto()
     DAMAGED = auto()
+    STALE = auto()
     STUCK = auto()
     ERROR = auto()
 
@@ -100,6 +102,14 @@ class History:
                 self.violated(Rule.LATE_ACK, f"{who} epoch {epoch} acks {sequence} after epochs {later}")
         self.first_acks.setdefault(epoch, now_s)
         self.acks.setdefault(sequence, Ack(epoch, runs, now_s))
+
+    def replied(self, who: str, *, epoch: int, sequence: int) -> None:
+        """Judge a reply from the memory of an owner whose last batch is that one."""
+        now_s = self.loop.time()
+        self.counted["replies"] += 1
+        later = max((each for each, ack in self.acks.items() if ack.epoch > epoch and ack.at_s < now_s), default=0)
+        if later > sequence:
+            self.violated(Rule.STALE, f"{who} epoch {epoch} replies as of {sequence}, a later owner has acked {later}")
 
     def judge(self, batches: dict[int, Runs]) -> None:
         """Judge what the last owner has recovered."""

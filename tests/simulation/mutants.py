@@ -1,10 +1,11 @@
 """Schemes that lose events, which were in use elsewhere, or are tempting. The simulation has to catch them."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ObjectExistsError, ObjectNotFoundError
+from millrace.server.front.outlet import Outlet
 from millrace.server.object_store import ObjectStore
 from millrace.server.ownership import FoundManifest, ManifestOwnership, WorkerLease
 from millrace.server.ownership.claim import _Claiming
@@ -13,6 +14,7 @@ from millrace.server.wal.batch import decode_file_header
 from millrace.server.wal.log_objects import LogPoint, decode_log_object, encode_fence
 from millrace.server.wal.object_recovery import ObjectRecovery
 from millrace.wire.schema.log import LOG_FILE_HEADER_SIZE_BYTES
+from millrace.wire.server_session import ServerSession
 
 
 class CollectsFences(ObjectWal):
@@ -95,6 +97,13 @@ class _OneFolderRecovery(ObjectRecovery):
             for item in self._take(found, point, is_first=True):
                 yield item
         self._conclude()
+
+
+class RepliesLate(Outlet):
+    """Sends whatever a request has come to, also after another server may have taken over."""
+
+    def __init__(self, session: ServerSession, *, may_be_superseded: Callable[[], bool], **options: Any) -> None:
+        super().__init__(session, may_be_superseded=lambda: False, **options)
 
 
 async def begin_anew(lease: WorkerLease, container: int, **options: Any) -> ManifestOwnership:

@@ -1,19 +1,20 @@
 """A server process whose container is the list of the runs that are durable.
 
 It does with the parts that are real what a server does with them: a lease, a claim, a copy of the checkpoint or the
-checkpoint in its folder, the log after it, and then appends, checkpoints, copies, and the log that forgets.
+checkpoint in its folder, the log after it, and then appends, replies, checkpoints, copies, and the log that forgets.
 """
 
 import asyncio
 import json
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from millrace.model.checksum import Buffer
 from millrace.server.errors import (
     LogClosedError,
     NoSpaceError,
@@ -22,6 +23,7 @@ from millrace.server.errors import (
     OwnerFencedError,
     StorageError,
 )
+from millrace.server.front.outlet import Outlet
 from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreMonitor
 from millrace.server.object_store.hedging import SAMPLES_MAX
@@ -31,6 +33,7 @@ from millrace.server.wal import Damage, LogOwner, ObjectWal, RecoveredBatch, Wal
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
+from tests.support.outlets import Connection, make_outlet
 from tests.support.wal import append_run, payload_of
 
 from .history import History, Rule, Runs
@@ -49,6 +52,8 @@ OPTIONS: Final = WalOptions(
     headroom_bytes=4 * KIB,
     puts_per_s_max=0.0,
 )
+REPLIES_S: Final = 0.1
+"""The mean time between a reply and the next request."""
 STORE_OPTIONS: Final = ObjectStoreOptions(patience_s=1.5)
 Claiming = Callable[..., Coroutine[Any, Any, ManifestOwnership]]
 """See `claim_container`."""
@@ -101,12 +106,27 @@ class Machine:
         self.checkpoint = None
 
 
+class ReplyTransport(asyncio.Transport):
+    """The transport of a connection, which hands each reply to a function at once."""
+
+    def __init__(self, receive: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._receive = receive
+
+    def is_closing(self) -> bool:
+        return False
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        for each in list_of_data:
+            self._receive(bytes(each))
+
+
 class Process:
     """A process on a machine, from its start to its end. `serve` is all that it does.
 
     Args:
         log_class: the real one, or a mutant.
-        claim: the real one, or a mutant.
+        claim, outlet_class: the real ones, or mutants.
         appends_s: the mean time between two of its appends.
         heeds_lease: whether it acknowledges nothing once it knows that its lease has ended, or may have. A server does,
             and the log does not rest on it.
@@ -129,6 +149,7 @@ class Process:
         dice: Random,
         log_class: type[ObjectWal],
         claim: Claiming,
+        outlet_class: type[Outlet],
         appends_s: float,
         heeds_lease: bool,
         usual_s: float | None,
@@ -144,6 +165,7 @@ class Process:
         self.dice = dice
         self.log_class = log_class
         self._claim = claim
+        self.outlet_class = outlet_class
         self.appends_s = appends_s
         self.heeds_lease = heeds_lease
         self.is_newest = is_newest
@@ -309,7 +331,7 @@ class _Start:
         except (StorageError, OwnerFencedError) as error:
             self._history.say(f"{self._process.name} epoch {self._epoch} has not begun: {error}")
             return
-        works = [asyncio.create_task(each) for each in (self._append(), self._save())]
+        works = [asyncio.create_task(each) for each in (self._append(), self._reply(), self._save())]
         ends = [asyncio.create_task(each.wait()) for each in (self._failed, self._process.ending)]
         try:
             await asyncio.wait([*works, *ends], return_when=asyncio.FIRST_COMPLETED)
@@ -407,6 +429,36 @@ class _Start:
                     return
                 if dice.random() < 0.7:
                     await asyncio.sleep(dice.choice([0, 0, 0.002]))
+
+    # --- replies ---
+
+    async def _reply(self) -> None:
+        """Answer requests of a reader from memory, each after a while, until cancelled."""
+        dice = self._dice
+        connection = Connection()
+        connection.is_aborted = True
+        while True:
+            if connection.is_aborted:
+                connection = Connection()
+                transport = ReplyTransport(self._replied)
+                outlet = make_outlet(
+                    self._clock,
+                    METRICS,
+                    connection,
+                    outlet_class=self._process.outlet_class,
+                    may_be_superseded=lambda: self._ownership.is_lapsed,
+                    transport=transport,
+                )
+            await self._clock.sleep(dice.expovariate(1 / REPLIES_S))
+            if self._ownership.is_lapsed:
+                continue  # the connection takes no request then
+            await self._clock.sleep(dice.choice([0.0, 0.3, 1.0, 2.0]))
+            outlet.send(b"%d" % max(self._batches, default=0))
+
+    def _replied(self, frame: bytes) -> None:
+        # A paused machine whose clocks all stood still cannot know.
+        if not self._clock.lost_elapsed_s:
+            self._history.replied(self._process.name, epoch=self._epoch, sequence=int(frame))
 
     # --- checkpoints ---
 

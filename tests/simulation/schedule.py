@@ -10,6 +10,7 @@ from random import Random
 from typing import Final
 
 from millrace.server.errors import ManifestDamagedError
+from millrace.server.front.outlet import Outlet
 from millrace.server.ownership import Manifest, claim_container, manifest_key
 from millrace.server.ownership.manifest import decode_manifest
 from millrace.server.wal import ObjectWal
@@ -46,12 +47,18 @@ class Outcome:
         return "\n".join(self.lines) + f"\n\nseed {self.seed}: python -m tests.simulation --only {self.seed}\n{told}"
 
 
-def run_schedule(seed: int, *, log_class: type[ObjectWal] = ObjectWal, claim: Claiming = claim_container) -> Outcome:
+def run_schedule(
+    seed: int,
+    *,
+    log_class: type[ObjectWal] = ObjectWal,
+    claim: Claiming = claim_container,
+    outlet_class: type[Outlet] = Outlet,
+) -> Outcome:
     """Run the schedule of a seed, and judge it."""
     loop = VirtualLoop()
     with _silence():
         try:
-            world = _World(loop, Random(seed), log_class, claim)
+            world = _World(loop, Random(seed), log_class, claim, outlet_class)
             try:
                 loop.run_until_complete(world.run())
             except Exception as error:  # noqa: BLE001  # of a mutant, or of the simulation: it is told with its seed
@@ -82,11 +89,19 @@ def _silence() -> Iterator[None]:
 class _World:
     """The machines, their processes, and the store."""
 
-    def __init__(self, loop: VirtualLoop, dice: Random, log_class: type[ObjectWal], claim: Claiming) -> None:
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        dice: Random,
+        log_class: type[ObjectWal],
+        claim: Claiming,
+        outlet_class: type[Outlet],
+    ) -> None:
         self._loop = loop
         self._dice = dice
         self._log_class = log_class
         self._claim = claim
+        self._outlet_class = outlet_class
         self.bucket = Bucket()
         self.history = History(loop)
         self._weather = Weather.drawn(dice)
@@ -156,6 +171,7 @@ class _World:
             dice=dice,
             log_class=self._log_class,
             claim=self._claim,
+            outlet_class=self._outlet_class,
             heeds_lease=self._heeds_lease,
             appends_s=appends_s,
             usual_s=dice.choice([None, 2 * weather.latency_s, 4 * weather.latency_s]),

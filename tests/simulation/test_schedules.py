@@ -11,7 +11,7 @@ import pytest
 from millrace.server.wal import ObjectWal
 
 from .history import Rule
-from .mutants import CollectsFences, OneFolder, begin_anew
+from .mutants import CollectsFences, OneFolder, RepliesLate, begin_anew
 from .schedule import run_schedule
 
 SEEDS_COUNT: Final = 1000
@@ -49,6 +49,16 @@ def test_a_claim_that_begins_anew_without_a_manifest_is_caught() -> None:
 
 
 @pytest.mark.slow
+def test_an_outlet_that_replies_from_old_memory_is_caught() -> None:
+    """Behaviour 101: a request that was under way when its process was stopped is not answered after it wakes."""
+    for seed in range(MUTANT_SEEDS_COUNT):
+        outcome = run_schedule(seed, outlet_class=RepliesLate)
+        if Rule.STALE in outcome.rules:
+            return
+    pytest.fail(f"{MUTANT_SEEDS_COUNT} schedules have no reply from old memory")
+
+
+@pytest.mark.slow
 def test_a_seed_is_one_schedule() -> None:
     for seed in range(5):
         assert run_schedule(seed).lines == run_schedule(seed).lines
@@ -67,6 +77,7 @@ def test_schedules_have_takeovers_and_failures_in_them() -> None:
     assert counted["copies"] > 30
     assert counted["standbys"] > 10
     assert counted["acks"] > 200
+    assert counted["replies"] > 50
     assert counted["hedged creates"] > 5
     assert counted["damaged manifests"] > 1
     assert not {"failed", "crash", "stop", "pause", "cut", "end", "jump", "count", "back"} - words.keys()
