@@ -36,16 +36,18 @@ def test_the_examples_run(spark: SparkSession, server: TestServer) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 @needs_limits
-@pytest.mark.parametrize(("page", "checkpoint"), [("tutorial", "large-orders"), ("how-to/spark", "cook")])
+@pytest.mark.parametrize(
+    ("page", "scope", "checkpoint"), [("tutorial", "cafe", "large-orders"), ("how-to/spark", "bazaar", "cook")]
+)
 def test_the_examples_of_the_site_run(
-    spark: SparkSession, millrace_server: TestServer, tmp_path: Path, page: str, checkpoint: str
+    spark: SparkSession, millrace_server: TestServer, tmp_path: Path, page: str, scope: str, checkpoint: str
 ) -> None:
     examples = re.findall(r"```python spark\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, object] = {}
     with blocking.connect(millrace_server.address) as client:
-        client.create_stream("shop/orders")
+        client.create_stream(f"{scope}/orders")
         if page == "tutorial":
-            with client.writer("shop/orders") as writer:
+            with client.writer(f"{scope}/orders") as writer:
                 writer.write_many([b'{"amount": %d}' % number for number in range(1000)])
     for example in examples:
         code = example.replace("127.0.0.1:9240", millrace_server.address).replace(
@@ -54,8 +56,8 @@ def test_the_examples_of_the_site_run(
         for _ in range(2 if page == "tutorial" else 1):  # as its page says, a second run changes nothing
             exec(compile(code, page, "exec"), names)
 
-    with blocking.connect(millrace_server.address) as client, client.reader(["shop/*"], end="tail") as reader:
-        count = sum(reader.stream_of(event) in {"shop/large-orders", "shop/cooked"} for event in reader)
+    with blocking.connect(millrace_server.address) as client, client.reader([f"{scope}/*"], end="tail") as reader:
+        count = sum(reader.stream_of(event) in {f"{scope}/large-orders", f"{scope}/cooked"} for event in reader)
     assert count == {"tutorial": 500, "how-to/spark": 10}[page]
 
 
