@@ -16,6 +16,7 @@ import millrace
 from millrace.cli.history import print_picture
 from millrace.cli.history_picture import change_text
 from millrace.examples.load import PHASES, USUAL_S, eager_server, write_load
+from millrace.examples.running import ended_by_sigterm
 
 STREAM = "demo/elastic"
 
@@ -82,6 +83,7 @@ async def show(address: str, *, duration_s: float, target_per_s: int) -> None:
         print_picture(epochs, end_us=ended_us, end_text="end")
 
 
+@ended_by_sigterm()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", nargs="?", help="a server that runs; its own patience holds then")

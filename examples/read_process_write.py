@@ -14,6 +14,7 @@ from itertools import islice
 
 import millrace
 from millrace import HEAD, TAIL, blocking
+from millrace.examples.running import ended_by_sigterm
 
 ORDERS, INVOICES = "books/orders", "books/invoices"
 ORDER_COUNT = 1000
@@ -75,4 +76,5 @@ if __name__ == "__main__":
     if sys.argv[2:] == ["killed"]:
         work(server, killed_in=4)
     else:
-        run(server)
+        with ended_by_sigterm():
+            run(server)

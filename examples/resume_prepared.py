@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from millrace import TAIL, TransactionState, blocking
+from millrace.examples.running import ended_by_sigterm
 
 STREAM = "shop/paid"
 
@@ -66,4 +67,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 2:
         sell(server, Path(sys.argv[2]), sys.argv[3], killed=sys.argv[4])
     else:
-        run(server)
+        with ended_by_sigterm():
+            run(server)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from millrace.client.testing import server
@@ -86,26 +87,38 @@ class Program:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM leave the body as an error does, so that the processes which it has started are ended, too.
+    """End the body on SIGTERM as Ctrl-C does, so that the processes which it has started are ended, too.
 
-    Only the main thread is told of signals; in another one nothing happens.
+    Only the main thread receives signals; in another one nothing happens.
 
     Raises:
         SystemExit: the signal came.
     """
+    is_ended = False
 
-    def leave(number: int, _frame: object) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal is_ended
+        is_ended = True
         signal.signal(number, signal.SIG_IGN)  # a second one would end what ends them
-        raise SystemExit(128 + number)
+        # In asyncio this cancels the main task. An exception could be raised within any callback, which may drop it.
+        interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(interrupt):  # ignored, as in the background of a shell
+            raise KeyboardInterrupt
+        interrupt(signal.SIGINT, frame)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, leave)
+    before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except BaseException:
+        if not is_ended:
+            raise
     finally:
         signal.signal(signal.SIGTERM, before)
+    if is_ended:
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 @contextmanager

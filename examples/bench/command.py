@@ -18,6 +18,7 @@ from millrace.cli.figures import duration_text, rate_text, size_text
 from millrace.cli.output import UpdateBar, print_json, print_note, print_table, progress
 from millrace.client.client import Client, connect
 from millrace.client.testing import server
+from millrace.examples.running import ended_by_sigterm
 from millrace.model.policy import StreamConfig
 from millrace.wire.limits import MIB
 
@@ -65,7 +66,7 @@ def bench(
 
     Everything counted is durable. What is written is deleted at the end.
     """
-    with _server_at(address, folder) as place, progress("measuring", total=STEPS) as update:
+    with ended_by_sigterm(), _server_at(address, folder) as place, progress("measuring", total=STEPS) as update:
         rows = uvloop.run(measure(place, folder=folder, duration_s=seconds, update=update))
     if as_json:
         print_json({"address": address or "", "folder": str(folder.resolve()), "rows": [_json(row) for row in rows]})

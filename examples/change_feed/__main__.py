@@ -18,6 +18,7 @@ from typing import Final
 import millrace
 from millrace.cli.output import print_done, print_note, print_table
 from millrace.client.testing import SETTINGS_SMALL, TestServer, server
+from millrace.examples.running import ended_by_sigterm
 from millrace.examples.sensors.recorded import READINGS, Reading, recorded, write
 
 from .observing import Observer, WrongError, by_curl, by_http
@@ -65,6 +66,16 @@ async def write_and_disturb(client: millrace.Client, running: TestServer, readin
     await client.seal_stream(READINGS)
 
 
+async def _follow(observer: Observer, running: TestServer) -> None:
+    """Follow the state in a thread. Cancelling ends the server, and so the feed that the thread reads."""
+    try:
+        await asyncio.to_thread(observer.follow)
+    except asyncio.CancelledError:
+        observer.stop()
+        running.kill()
+        raise
+
+
 async def observe(running: TestServer, readings: list[Reading]) -> dict[str, Observer]:
     """Let observers follow the state from the first measurement to the last one; return them.
 
@@ -77,14 +88,11 @@ async def observe(running: TestServer, readings: list[Reading]) -> dict[str, Obs
         try:
             async with asyncio.TaskGroup() as group:
                 for observer in observers.values():
-                    group.create_task(asyncio.to_thread(observer.follow))
+                    group.create_task(_follow(observer, running))
                 group.create_task(derive(client))
                 group.create_task(write_and_disturb(client, running, readings))
         except* WrongError as errors:
             raise SystemExit(str(errors.exceptions[0])) from None
-        finally:
-            for observer in observers.values():
-                observer.stop()
         check(observers, truth(readings), await latest(client), count=len(readings))
     return observers
 
@@ -136,6 +144,7 @@ def show_in_browser(readings: list[Reading]) -> None:
                 asyncio.run(write_slowly(running, readings))
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.change_feed", description=__doc__)
     parser.add_argument("--browser", action="store_true", help="show the state on a page instead, until Ctrl-C")

@@ -23,7 +23,7 @@ from millrace import blocking
 from millrace.cli.output import print_done, print_note, print_table
 from millrace.client.testing import TestServer, server
 from millrace.examples.demo.data import unix_us_of
-from millrace.examples.running import Program
+from millrace.examples.running import Program, ended_by_sigterm
 
 from .in_a_reader import BLOWS, blows_of
 from .plain import COLD_F, Blow, Expected, Judged, Storm, Window, as_of, check, judged
@@ -247,6 +247,7 @@ def date_of(timestamp_us: int) -> str:
     return f"{datetime.fromtimestamp(timestamp_us / 1e6, UTC):%d %b %Y}"
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.event_time", description=__doc__)
     parser.add_argument("--seed", type=int, default=SEED, help="of the times of arrival (%(default)s)")

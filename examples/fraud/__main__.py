@@ -24,7 +24,7 @@ from millrace import blocking
 from millrace.cli.figures import duration_text
 from millrace.cli.output import print_done, print_note, print_table
 from millrace.examples.following import PATIENCE_S
-from millrace.examples.running import Program, server_at
+from millrace.examples.running import Program, ended_by_sigterm, server_at
 
 from .desk import Desk
 from .develop import Trial, best, trials_of
@@ -181,6 +181,7 @@ def _parts(score: Score) -> tuple[str, ...]:
     return tuple(f"{part:.2f}" for part in (score.precision, score.recall, score.f1))
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.fraud", description=__doc__)
     parser.add_argument("--address", help="of a server; without it one is started")

@@ -21,7 +21,7 @@ import millrace
 from millrace.cli.history_picture import Period, periods
 from millrace.cli.output import print_done, print_note, print_table
 from millrace.examples.load import eager_server, write_load
-from millrace.examples.running import Program
+from millrace.examples.running import Program, ended_by_sigterm
 
 from .picture import STEP_S, Batch, Sample, draw
 from .queries import BATCHES, COOKED, RAW, TOTALS
@@ -155,6 +155,7 @@ async def run(address: str, folder: Path, *, duration_s: float, target_per_s: in
     print_done(f"all {sent.total():,} events were cooked once, each key in its order, and counted once; see {picture}")
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.in_step", description=__doc__)
     parser.add_argument("--address", help="of a server, whose own patience holds; without it one is started")

@@ -25,7 +25,7 @@ from millrace.cli.figures import duration_text
 from millrace.cli.output import print_done, print_table
 from millrace.examples.demo.data import Reading, readings
 from millrace.examples.following import PATIENCE_S, Follower
-from millrace.examples.running import Program, server_at
+from millrace.examples.running import Program, ended_by_sigterm, server_at
 
 from .compare import Comparison
 from .weather import READINGS, create, places, result_of, write
@@ -172,6 +172,7 @@ def replace(client: blocking.Client, address: str, folder: Path) -> None:
         check(client, screen)
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.new_version", description=__doc__)
     parser.add_argument("--address", help="of a server; without it one is started")

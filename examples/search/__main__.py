@@ -23,7 +23,7 @@ from millrace import blocking
 from millrace.cli.figures import duration_text, size_text
 from millrace.cli.output import print_done, print_note, print_table
 from millrace.examples.following import PATIENCE_S, Follower
-from millrace.examples.running import Program, server_at
+from millrace.examples.running import Program, ended_by_sigterm, server_at
 
 from .check import check, expected
 from .documents import DOCUMENTS, MATCHES, Change, changes, create, write
@@ -180,6 +180,7 @@ def run(address: str, folder: Path, *, seed: int) -> None:
     )
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.search", description=__doc__)
     parser.add_argument("--address", help="of a server, without streams of this name; without it one is started")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import millrace
 from millrace.cli.output import print_note, print_table
-from millrace.examples.running import server_at, spark_session
+from millrace.examples.running import ended_by_sigterm, server_at, spark_session
 
 from . import live
 from .compare import BEGIN, THIS_WEEK, Pair, check_pairs, comparison, pairs
@@ -108,6 +108,7 @@ def show_longest(spark: "SparkSession", address: str, found: Sequence[Spell], *,
     print_note(f"is the longest of {sensor}, from {held[0]['time']:%d %b %Y} on: {' '.join(map(str, values))}")
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.sensors", description=__doc__)
     parser.add_argument("--address", help="of a server; without it one is started")

@@ -19,7 +19,7 @@ from millrace.cli.figures import duration_text
 from millrace.cli.output import print_note, print_table
 from millrace.examples.demo.data import Line, lines
 from millrace.examples.following import Follower
-from millrace.examples.running import Program, server_at
+from millrace.examples.running import Program, ended_by_sigterm, server_at
 
 from . import in_a_reader, in_spark
 from .text import LINES, count_of, create, words_of, write
@@ -155,6 +155,7 @@ def show(measured: dict[str, Measured]) -> None:
     print_note("each word was counted exactly as often as it was written, with a kill of the process in the middle")
 
 
+@ended_by_sigterm()
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m millrace.examples.word_count", description=__doc__)
     parser.add_argument("--address", help="of a server; without it one is started")
