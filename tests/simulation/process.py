@@ -425,8 +425,12 @@ class _Start:
                 number = self._history.submitted()
                 try:
                     self._log.submit(append_run(7, number, b"%d" % number))
-                except (LogClosedError, NoSpaceError):
+                except LogClosedError:
                     return
+                except NoSpaceError:
+                    if not self._log.lacks_room:
+                        return
+                    self._history.counted["refusals of a full bucket"] += 1
                 if dice.random() < 0.7:
                     await asyncio.sleep(dice.choice([0, 0, 0.002]))
 

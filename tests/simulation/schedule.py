@@ -116,6 +116,7 @@ class _World:
         machines = [self._machine(name) for name in "ABCD"[: self._dice.choice([2, 2, 3, 4])]]
         fates = [asyncio.create_task(self._fate(each)) for each in machines]
         fates.append(asyncio.create_task(self._damage_manifest()))
+        fates.append(asyncio.create_task(self._fill_bucket(Random(self._dice.getrandbits(64)))))
         await asyncio.wait(fates, timeout=LIFE_S)
         self._is_over = True
         for each in fates:
@@ -232,6 +233,24 @@ class _World:
                 clock.lost_monotonic_s += duration_s
                 clock.lost_elapsed_s += dice.choice([0.0, duration_s])
             self._loop.thaw(process.life, timers_first=dice.random() < 0.5)
+
+    # --- the bucket ---
+
+    async def _fill_bucket(self, dice: Random) -> None:
+        """Leave no room in the bucket for a while, now and then, in one of two schedules: only deletes make some."""
+        if dice.random() < 0.5:
+            return
+        try:
+            while True:
+                await asyncio.sleep(dice.uniform(0.5, 3.0))
+                self.bucket.quota_bytes = self.bucket.used_bytes + dice.choice([0, 64, 300, 2000])
+                self.history.counted["full buckets"] += 1
+                self.history.say("the bucket is full")
+                await asyncio.sleep(dice.uniform(0.2, 2.0))
+                self.bucket.quota_bytes = None
+                self.history.say("the bucket has room")
+        finally:
+            self.bucket.quota_bytes = None
 
     # --- the manifest ---
 

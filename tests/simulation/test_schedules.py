@@ -80,4 +80,6 @@ def test_schedules_have_takeovers_and_failures_in_them() -> None:
     assert counted["replies"] > 50
     assert counted["hedged creates"] > 5
     assert counted["damaged manifests"] > 1
+    assert counted["full buckets"] > 5
+    assert counted["refusals of a full bucket"] > 5
     assert not {"failed", "crash", "stop", "pause", "cut", "end", "jump", "count", "back"} - words.keys()
