@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from millrace.cli.survey import survey
 from millrace.cli.verification import verify_folder
@@ -96,12 +96,39 @@ async def check(folder: Path, log: ImpossibleLog) -> None:
     assert all(damage.accepted for damage in left)
 
 
+async def check_after_checkpoint(folder: Path, log: ImpossibleLog) -> None:
+    """Write the first batches, store them in a checkpoint, and start on the rest, with nothing idle in memory."""
+    storage = MemoryStorage()
+    before, after = ImpossibleLog(log.batches[:2]), ImpossibleLog(log.batches[2:])
+    await before.write(folder / "wal", files=OsFileSystem(), server_id=SERVER_ID)
+    async with streams_in(folder, storage=storage, clock=ManualClock(), files=OsFileSystem()) as streams:
+        await streams.opened.flusher.flush()
+        await streams.opened.flusher.checkpoint()
+    await after.write(folder / "wal", files=OsFileSystem(), server_id=SERVER_ID)
+    with survey(folder, owner=None) as surveyed:
+        expected = set(surveyed.state.quarantine)
+    async with streams_in(folder, storage=storage, clock=ManualClock(), files=OsFileSystem()) as streams:
+        assert damages_of(streams) == expected
+        assert await content_of(streams, WHOLE_ID) == CONTENT
+        assert await content_of(streams, WHOLE_ID + 2) == CONTENT
+        await streams.opened.flusher.checkpoint()
+
+
 @settings(max_examples=12, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(impossible_logs())
 def test_a_container_starts_on_any_log_of_whole_records(log: ImpossibleLog) -> None:
     """Behaviour 96: what fits is served, the rest is named, by each start and by `verify`, until it is accepted."""
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(check(Path(folder), log))
+
+
+@settings(max_examples=4, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(impossible_logs())
+@example(log_of([[m.StreamStartMoved(4, [m.SavedPosition(1, 0, 0)])]]))
+def test_a_container_starts_on_any_log_that_follows_a_checkpoint(log: ImpossibleLog) -> None:
+    """Behaviours 96 and 97: records name entities that are not in memory, also such as they do not pin."""
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(check_after_checkpoint(Path(folder) / "containers" / "0000", log))
 
 
 def test_an_exclusive_writer_without_a_stream_leaves_raw_segments_to_all(tmp_path: Path) -> None:
