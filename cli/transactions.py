@@ -162,6 +162,26 @@ def reset(
         print_note(f"{whose} already; nothing was changed")
 
 
+@app.command("delete-producer")
+def delete_producer(
+    server: Server,
+    writer_id: WriterIdArgument,
+    last_sequence: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="The last committed sequence. Needed if there is one: N could be committed again."
+        ),
+    ] = None,
+) -> None:
+    """Delete a producer that no program uses any more. Its open transactions are aborted."""
+    with server.connect() as client:
+        changed = client.delete_producer(writer_id, last_sequence=last_sequence)
+    if changed:
+        print_done(f"deleted producer {writer_id}")
+    else:
+        print_note(f"there is no producer {writer_id}; nothing was changed")
+
+
 def _age_text(begun_at: datetime) -> str:
     """Return how long ago a transaction began, by the clocks of the server and of this machine."""
     return duration_text(max(0.0, (datetime.now(UTC) - begun_at).total_seconds()))

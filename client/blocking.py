@@ -549,6 +549,7 @@ class Client(Blocking[AsyncClient]):
     list_transactions = iterated(AsyncClient.list_transactions)
     producer_info = waited(AsyncClient.producer_info)
     reset_producer = waited(AsyncClient.reset_producer)
+    delete_producer = waited(AsyncClient.delete_producer)
     writer_info = waited(AsyncClient.writer_info)
     reset_sequences = waited(AsyncClient.reset_sequences)
     writer_state = waited(AsyncClient.writer_state)

@@ -31,7 +31,7 @@ from millrace.client.read.streams_reader import StreamsReader
 from millrace.client.streams import fetch_open_segments
 from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.outcome import ListedTransaction, TransactionOutcome
-from millrace.client.transactions.producers import ProducerInfo, producer_info, reset_producer
+from millrace.client.transactions.producers import ProducerInfo, delete_producer, producer_info, reset_producer
 from millrace.client.transactions.transaction import Transaction
 from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
 from millrace.client.transport.client_guard import ClientGuard
@@ -340,6 +340,20 @@ class Client(StreamControl, DataFrames):
             ProducerHeldError: yet another holder has taken it over meanwhile.
         """
         return await reset_producer(self._writes, writer_id, holder=holder)
+
+    async def delete_producer(self, writer_id: str, *, last_sequence: int | None = None) -> bool:
+        """Delete a producer and abort its open transactions; False if the server does not know it.
+
+        The next transaction with the writer id begins a new producer: a sequence that was committed can be committed
+        again, and runs that were replaced can begin again. So only delete it if no program sends that again.
+
+        Args:
+            last_sequence: the last sequence that was committed, as `producer_info` returns it; None for none.
+
+        Raises:
+            ProducerCommittedError: the last sequence is another one; nothing was changed.
+        """
+        return await delete_producer(self._writes, writer_id, last_sequence=last_sequence)
 
     async def list_transactions(self, *, after: int = 0) -> AsyncGenerator[ListedTransaction]:
         """Yield the transactions of all clients that are open or prepared, in the order of their numbers.

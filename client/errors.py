@@ -295,11 +295,11 @@ class ProducerHeldError(_Answer, codes=[ErrorCode.PRODUCER_HELD]):
 
 
 class ProducerUnknownError(_Answer, codes=[ErrorCode.PRODUCER_UNKNOWN]):
-    """The server does not know this producer: no transaction has begun with it."""
+    """The server does not know this producer: no transaction has begun with it, or it was forgotten or deleted."""
 
 
 class ProducersFullError(_Answer, codes=[ErrorCode.PRODUCERS_FULL]):
-    """The server has reached its limit of producers, and never forgets one. Use a writer id that it knows."""
+    """The server has reached its limit of producers. Use a writer id that it knows, or delete a producer."""
 
 
 class ThrottledError(_Answer, codes=[ErrorCode.THROTTLED]):

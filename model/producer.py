@@ -84,6 +84,11 @@ class ProducerRow:
         """The fingerprint of the last sequence; empty if its commit had none."""
         return self.described if self.described_sequence == self.last_sequence != NO_SEQUENCE else ""
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing is lost with it: no sequence was committed, and no run was replaced, also not by a reset."""
+        return self.last_sequence == NO_SEQUENCE and not self.fenced
+
     def at_begin(self, producer: Producer) -> Verdict:
         """Return what becomes of a transaction that begins; a run that is STORED or NEW takes over, if it has not."""
         if producer.run in self.fenced:

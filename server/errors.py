@@ -498,8 +498,8 @@ class ProducerHeldError(TransactionError, code=ErrorCode.PRODUCER_HELD):
 
 
 class ProducerUnknownError(TransactionError, code=ErrorCode.PRODUCER_UNKNOWN):
-    """No transaction ever began with this producer."""
+    """No transaction has begun with this producer, or it was forgotten or deleted."""
 
 
 class ProducersFullError(TransactionError, code=ErrorCode.PRODUCERS_FULL):
-    """As many producers are known as may be; they are never forgotten."""
+    """The limit of producers is reached, and one that has committed something never expires."""

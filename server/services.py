@@ -19,6 +19,7 @@ from .streams import (
     StreamsRunner,
     TransactionController,
     TransactionsRunner,
+    UnusedProducers,
     Uptime,
     boot_id,
 )
@@ -33,6 +34,7 @@ class ContainerServices:
         streams: scales and truncates its streams.
         expiry: forgets its idle writers.
         transactions: ends those whose leases ran out.
+        unused_producers: are forgotten by `transactions`.
     """
 
     def __init__(self, opened: OpenContainer, options: ServerOptions) -> None:
@@ -53,8 +55,13 @@ class ContainerServices:
         self.expiry = ExpiryRunner(
             container=container, control=writers, archive=checkpoints.writers, uptime=uptime, options=options.writers
         )
+        transactions = TransactionController(container, controller, options=options.transactions)
+        self.unused_producers = UnusedProducers(container, transactions.producers, checkpoints.producers)
         self.transactions = TransactionsRunner(
-            container=container, archive=checkpoints.transactions, options=options.transactions
+            container=container,
+            archive=checkpoints.transactions,
+            unused_producers=self.unused_producers,
+            options=options.transactions,
         )
         self.handlers = Handlers(
             container=container,
@@ -62,7 +69,7 @@ class ContainerServices:
             writers=writers,
             streams=controller,
             exclusive=ExclusiveControl(container, streams=controller, writers=writers),
-            transactions=TransactionController(container, controller, options=options.transactions),
+            transactions=transactions,
             catalog=catalog,
             explain=self.streams.explain,
         )

@@ -1,11 +1,12 @@
-"""What is known of producers, and giving the writer id of one to another holder."""
+"""Queries about producers, resets that give a writer id to another holder, and deletion."""
 
 from dataclasses import dataclass
 
 from millrace.client.transport.channel import Channel
+from millrace.model.errors import InvalidArgumentError
 from millrace.model.names import checked_holder, checked_writer_id
 from millrace.model.producer import NO_HOLDER, NO_RUN
-from millrace.model.sequence_row import NO_SEQUENCE
+from millrace.model.sequence_row import NO_SEQUENCE, SEQUENCE_MAX
 from millrace.model.shown import ShortRepr
 from millrace.wire import messages as m
 
@@ -51,4 +52,13 @@ async def reset_producer(channel: Channel, writer_id: str, *, holder: str | None
     wanted = NO_HOLDER if holder is None else checked_holder(holder)
     info = await channel.request(m.GetProducer(checked_writer_id(writer_id)))
     request = m.ResetProducer(producer_id=writer_id, expected_holder=info.holder, holder=wanted)
+    return bool((await channel.request(request)).changed)
+
+
+async def delete_producer(channel: Channel, writer_id: str, *, last_sequence: int | None) -> bool:
+    """Delete a producer. Raises like `Client.delete_producer`."""
+    expected = NO_SEQUENCE if last_sequence is None else last_sequence
+    if type(expected) is not int or not NO_SEQUENCE <= expected <= SEQUENCE_MAX:
+        raise InvalidArgumentError(f"the last sequence of a producer is 0 to {SEQUENCE_MAX}, not {last_sequence!r}")
+    request = m.DeleteProducer(producer_id=checked_writer_id(writer_id), last_sequence=expected)
     return bool((await channel.request(request)).changed)

@@ -487,6 +487,10 @@ class Handlers:
         )
         return m.Done(int(changed))
 
+    async def _delete_producer(self, message: m.DeleteProducer) -> m.Done:
+        changed = await self._transactions.producers.delete(message.producer_id, last_sequence=message.last_sequence)
+        return m.Done(int(changed))
+
     async def _list_transactions(self, message: m.ListTransactions) -> m.TransactionList:
         return self._transactions.answers.list_open(after=message.after, count_max=_page_count(message))
 

@@ -9,6 +9,7 @@ from .options import MetricsOptions, StreamsOptions, TransactionsOptions, Writer
 from .policy_loop import StreamsRunner, StreamsStatistics
 from .transaction_answers import step_reply
 from .transactions import Admitted, TransactionController
+from .unused_producers import UnusedProducers
 from .uptime import Uptime, boot_id
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "TransactionsOptions",
     "TransactionsRunner",
     "TransactionsStatistics",
+    "UnusedProducers",
     "Uptime",
     "WritersOptions",
     "WritersStatistics",

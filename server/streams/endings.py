@@ -1,6 +1,6 @@
 """Ending transactions without a commit: by request, by their lease, or because a stream is sealed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from millrace.model.transaction import TransactionState
@@ -50,12 +50,10 @@ def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) ->
     Raises:
         TransactionPreparedError: one is prepared, and nothing is aborted.
     """
-    state = container.state
     aborted = [
         transaction
-        for transaction in (*state.open_transactions.by_number.values(), *state.admitted_transactions.values())
-        if not transaction.admitted_state.is_final
-        and any(each.stream_id == stream.stream_id for each in transaction.streams)
+        for transaction in _admitted_open(container)
+        if any(each.stream_id == stream.stream_id for each in transaction.streams)
     ]
     if not force:
         for transaction in aborted:
@@ -64,5 +62,29 @@ def abort_all_on(container: SegmentContainer, stream: Stream, *, force: bool) ->
                 raise TransactionPreparedError(
                     f"transaction {name} is prepared over the stream: commit or abort it first", subject=stream.name
                 )
-    for start in range(0, len(aborted), ENDED_COUNT_MAX):
-        end_transactions(container, aborted[start : start + ENDED_COUNT_MAX], TransactionState.ABORTED)
+    _abort(container, aborted)
+
+
+def abort_all_of(container: SegmentContainer, writer_id: str) -> None:
+    """Decide that the transactions of a producer are aborted, those included whose beginning is queued."""
+    _abort(
+        container,
+        [
+            each
+            for each in _admitted_open(container)
+            if each.producer is not None and each.producer.writer_id == writer_id
+        ],
+    )
+
+
+def _admitted_open(container: SegmentContainer) -> Iterator[Transaction]:
+    """Yield the transactions that are not over in the admitted view."""
+    state = container.state
+    for transaction in (*state.open_transactions.by_number.values(), *state.admitted_transactions.values()):
+        if not transaction.admitted_state.is_final:
+            yield transaction
+
+
+def _abort(container: SegmentContainer, transactions: Sequence[Transaction]) -> None:
+    for start in range(0, len(transactions), ENDED_COUNT_MAX):
+        end_transactions(container, transactions[start : start + ENDED_COUNT_MAX], TransactionState.ABORTED)

@@ -1,4 +1,4 @@
-"""Lets open transactions expire that nothing names any more, and forgets outcomes.
+"""Aborts transactions whose leases have expired, and forgets outcomes and producers that committed nothing.
 
 A lease counts time in which the server could have heard from its client: while the event loop turned. A step longer
 than a second (the machine was suspended, the disk stood still) counts as a second. In an outage of the object store a
@@ -27,6 +27,7 @@ from millrace.wire.limits import EMPTY_LEASE_S_MAX
 
 from .endings import ENDED_COUNT_MAX, end_transactions
 from .options import TransactionsOptions
+from .unused_producers import UnusedProducers
 
 logger = logging.getLogger(__name__)
 
@@ -108,14 +109,21 @@ class TransactionsRunner:
 
     Args:
         archive: the transactions of the checkpoint.
+        unused_producers: are forgotten.
     """
 
     def __init__(
-        self, *, container: SegmentContainer, archive: TransactionArchive, options: TransactionsOptions
+        self,
+        *,
+        container: SegmentContainer,
+        archive: TransactionArchive,
+        unused_producers: UnusedProducers,
+        options: TransactionsOptions,
     ) -> None:
         self._container = container
         self._state = container.state
         self._archive = archive
+        self._unused_producers = unused_producers
         self._options = options
         self._clock = LeaseClock(container.clock)
         self._leases = Leases()
@@ -127,6 +135,7 @@ class TransactionsRunner:
             await self._container.clock.sleep(self._options.tick_s)
             try:
                 await self.expire()
+                await self._unused_producers.forget()
                 if self._clock.now_s - forgotten_s >= FORGET_INTERVAL_S:
                     forgotten_s = self._clock.now_s
                     await self.forget()

@@ -57,8 +57,8 @@ class TransactionsOptions:
         named_outcome_s: how long the server remembers how a transaction with a name ended.
         unnamed_outcome_s: how long the server remembers how a transaction without a name ended.
         outcomes_count_max: how many ended transactions the server remembers; those without names are forgotten first.
-        producers_count_max: how many producers the server may know; further ones are refused, and none is forgotten.
-            One address may make as many known as are free.
+        producers_count_max: how many producers the server may know; further ones are refused. One address may make as
+            many known as are free. A producer that committed nothing is forgotten with its last transaction.
     """
 
     open_count_max: int = 10_000

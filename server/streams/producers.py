@@ -5,11 +5,14 @@ then the sequence. All of it is judged on the admitted view, which moves in the 
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from millrace.model.names import checked_holder, checked_writer_id
 from millrace.model.producer import NO_HOLDER, Producer, ProducerRow, Verdict, checked_producer
+from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.model.transaction import TransactionState
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.in_flight import PendingDecision
 from millrace.server.container.state.producer import KnownProducer
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import (
@@ -24,6 +27,8 @@ from millrace.server.errors import (
 from millrace.server.shares import has_room
 from millrace.wire import messages as m
 
+from .endings import abort_all_of
+
 
 class ProducerControl:
     """Lets runs take over, and says which transactions of producers may be committed.
@@ -36,7 +41,9 @@ class ProducerControl:
         self._container = container
         self._state = container.state
         self._count_max = count_max
-        # New producers since the start, by the address of the host that made them known.
+        # Producers that are new since the start: by writer id, the address of the host that made them known, and how
+        # many each address did.
+        self._new: dict[str, str] = {}
         self._new_counts: Counter[str] = Counter()
 
     # --- transactions ---
@@ -98,6 +105,57 @@ class ProducerControl:
         """Move the admitted view to after a commit that was queued."""
         known = self._known(committed.number, committed.producer_id)
         known.admitted = known.admitted.taken(committed.holder, committed.run).committed(committed.sequence)
+
+    # --- forgetting ---
+
+    def is_leaving(self, writer_id: str) -> bool:
+        """Return whether a producer is about to be forgotten: what begins as it, begins after that. It is loaded."""
+        known = self._state.producers.find(writer_id)
+        return known is not None and known.leaving
+
+    def unused(self, writer_ids: Iterable[str]) -> list[KnownProducer]:
+        """Return those of some loaded producers that have no open transaction, and with which nothing is lost."""
+        state = self._state
+        found = [known for each in writer_ids if (known := self._find(each)) is not None]
+        return [
+            known
+            for known in found
+            if known.admitted.is_unused
+            and not state.open_transactions.count_as(known.writer_id)
+            and state.quarantine.get("producers", known.number) is None
+        ]
+
+    def forget(self, producers: Sequence[KnownProducer]) -> PendingDecision:
+        """Decide that producers are forgotten; they are durable, and no transaction of theirs is open."""
+        numbers = [known.number for known in producers]
+        decision = self._container.log_decision(m.ProducersForgotten(numbers), numbers[0])
+        for known in producers:
+            known.leaving = True
+            address = self._new.pop(known.writer_id, None)
+            if address is not None:
+                self._new_counts[address] -= 1
+        return decision
+
+    async def delete(self, writer_id: str, *, last_sequence: int) -> bool:
+        """Forget a producer with all that it has committed, and abort its transactions; return False if there is none.
+
+        Args:
+            last_sequence: the highest that was committed, as the caller knows; `NO_SEQUENCE` for none.
+
+        Raises:
+            ProducerCommittedError: it is another one.
+        """
+        checked_writer_id(writer_id)
+        while writer_id in self._state.admitted_producers or self.is_leaving(writer_id):
+            await self._container.in_flight.settled()
+        known = self._find(writer_id)
+        if known is None:
+            return False
+        if known.admitted.last_sequence != last_sequence:
+            raise _sequence_error(known, last_sequence)
+        abort_all_of(self._container, writer_id)
+        await self.forget([known]).durable()
+        return True
 
     # --- requests ---
 
@@ -173,6 +231,7 @@ class ProducerControl:
             )
             self._container.log_decision(record, number)  # what is answered follows it
             if known is None:
+                self._new[producer.writer_id] = address
                 self._new_counts[address] += 1
             known = self._known(number, producer.writer_id)
             known.admitted = known.admitted.taken(producer.holder, producer.run)
@@ -185,14 +244,15 @@ class ProducerControl:
         if not has_room(bound=self._count_max, taken=count, held=held):
             raise ProducersFullError(
                 f"{count} producers are known, {held} of them new from your address; addresses share the limit of"
-                f" {self._count_max}. Producers are never forgotten, so use one that is known, or raise"
-                " MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX",
+                f" {self._count_max}. A producer that has committed something never expires: use one that is known,"
+                " delete one with `millrace txn delete-producer`, or raise MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX",
                 subject=producer.writer_id,
             )
 
     def _find(self, writer_id: str) -> KnownProducer | None:
-        """Return a producer, also one whose first record is queued."""
-        return self._state.producers.find(writer_id) or self._state.admitted_producers.get(writer_id)
+        """Return a producer of the admitted view, also one whose first record is queued."""
+        known = self._state.producers.find(writer_id) or self._state.admitted_producers.get(writer_id)
+        return None if known is None or known.leaving else known
 
     def _known(self, number: int, writer_id: str) -> KnownProducer:
         """Return a producer, which is new if there is none: its first record was queued just now."""
@@ -238,6 +298,20 @@ def _shown(producer: Producer | None) -> str:
     if producer is None:
         return "no producer"
     return f"producer {producer.writer_id} of {producer.holder}, run {producer.run}, sequence {producer.sequence}"
+
+
+def _sequence_error(known: KnownProducer, last_sequence: int) -> ProducerCommittedError:
+    """Return why a producer is not deleted by a request with another last sequence."""
+    last = known.admitted.last_sequence
+    found = "has committed nothing" if last == NO_SEQUENCE else f"has committed sequence {last}"
+    if last_sequence == NO_SEQUENCE:
+        reason = (
+            "if a program sends that again after the producer is deleted, it is stored twice. To delete it all the"
+            f" same: `millrace txn delete-producer {known.writer_id} --last-sequence {last}`"
+        )
+    else:
+        reason = f"the request to delete it expects that {last_sequence} is the last one"
+    return ProducerCommittedError(f"the producer {found}; {reason}", subject=known.writer_id)
 
 
 def _unknown(writer_id: str) -> ProducerUnknownError:

@@ -182,7 +182,8 @@ class TransactionController:
         found = self._state.transactions.get(number) or (self._state.transactions.find(name) if name else None)
         is_ending = found is not None and found.admitted_state is not found.state
         is_decided = any(map(self._streams.is_being_decided, stream_names))
-        if is_ending or is_decided or self._container.queued(m.TransactionBegun, name or number):
+        is_leaving = producer is not None and self.producers.is_leaving(producer.writer_id)
+        if is_ending or is_decided or is_leaving or self._container.queued(m.TransactionBegun, name or number):
             return None
         if producer is not None:
             found = self.producers.begin(producer, found, address=address)

@@ -143,6 +143,24 @@ def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
     assert "the next one that begins" in ask("txn", "producer", "query-x").out
 
 
+def test_a_producer_is_deleted(ask: Run, running: TestServer) -> None:
+    """Behaviour 104: a producer that has committed something only by its last sequence."""
+    with millrace.blocking.connect(running.address) as client:
+        client.create_stream("transactions/all")
+        with client.transaction("transactions/all", producer=("query-y", "first", "r1", 7)):
+            pass
+    refused = ask("txn", "delete-producer", "query-y")
+    done = ask("txn", "delete-producer", "query-y", "--last-sequence", "7")
+    again = ask("txn", "delete-producer", "query-y", "--last-sequence", "7")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "millrace txn delete-producer query-y --last-sequence 7" in refused.err
+    assert (done.code, again.code) == (0, 0)
+    assert "deleted producer query-y" in done.err
+    assert "nothing was changed" in again.err
+    assert ask("txn", "producer", "query-y").code == 1
+
+
 @pytest.mark.parametrize("command", ["producer", "reset"])
 def test_a_producer_that_is_not_there_is_an_error(ask: Run, command: str) -> None:
     unknown = ask("txn", command, "nobody")

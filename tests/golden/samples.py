@@ -213,6 +213,7 @@ _MESSAGES: Final[list[m.Message]] = [
         fingerprint="3f9c ü",
     ),
     m.ResetProducer(producer_id="abrechnung-ü", expected_holder="query-1", holder="query-2"),
+    m.DeleteProducer(producer_id="abrechnung-ü", last_sequence=1 << 46),
     m.SegmentCreated(11, 1_700_000_000_000_003, "raw/a"),
     m.SegmentSealed(11),
     m.SegmentTruncated(11, 1 << 39),
@@ -298,6 +299,7 @@ _MESSAGES: Final[list[m.Message]] = [
     m.ProducerTaken(number=57, producer_id="abrechnung-ü", holder="query-1", run="run-3"),
     m.ProducerReset(number=57, producer_id="abrechnung-ü", holder=""),
     m.SequenceDescribed(number=57, producer_id="abrechnung-ü", sequence=1 << 46, fingerprint="3f9c ü"),
+    m.ProducersForgotten([57, 58]),
 ]
 SAMPLES: Final = {message.type.name.lower(): message for message in _MESSAGES}
 """By the name of the file. Request id and flags are those of the file."""

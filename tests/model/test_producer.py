@@ -123,3 +123,11 @@ def test_a_fingerprint_is_a_short_text(fingerprint: str) -> None:
 def test_another_fingerprint_is_refused(fingerprint: str, problem: str) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
         checked_fingerprint(fingerprint)
+
+
+def test_a_row_is_unused_until_a_commit_or_a_second_run() -> None:
+    row = ProducerRow().taken("h", "r1")
+    assert row.is_unused
+    assert not row.committed(0).is_unused
+    assert not row.taken("h", "r2").is_unused
+    assert not row.reset("other").is_unused

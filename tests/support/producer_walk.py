@@ -1,8 +1,9 @@
 """A random walk of producers through a real server, and what must come of it.
 
 Runs of several holders, also those that were replaced long ago, begin and commit transactions under few writer ids,
-some under a name that was used before, some two at a time; holders are reset; the server is killed, also while it
-carries a request out. Each answer is compared with that of a model, which is written from the rules alone.
+some under a name that was used before, some two at a time; holders are reset; producers that committed nothing are
+forgotten, by steps of the walk alone; the server is killed, also while it carries a request out. Each answer is
+compared with that of a model, which is written from the rules alone.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_HOLDER, NO_RUN, Pr
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
+from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, RefusedError
@@ -123,6 +125,13 @@ class Model:
         was_open, transaction.state = transaction.state == "open", "aborted"
         return (OK if was_open else AGAIN), 0
 
+    def forget(self) -> None:
+        """Forget the producers that committed nothing, and have no open transaction."""
+        opened = {each.claim.writer_id for each in self.transactions.values() if each.claim and each.state == "open"}
+        for writer_id, producer in list(self.producers.items()):
+            if producer.last < 0 and not producer.replaced and writer_id not in opened:
+                del self.producers[writer_id]
+
     def reset(self, writer_id: str, expected: str, holder: str) -> tuple[str, int]:
         producer = self.producers.get(writer_id)
         if producer is None:
@@ -152,7 +161,7 @@ class ProducerWalk:
 
     def __init__(self, seed: int, *, folder: Path, container: ContainerOptions) -> None:
         self._choices = Random(seed)
-        self._options = server_options(folder, container=container)
+        self._options = server_options(folder, container=container, transactions=TransactionsOptions(tick_s=1e6))
         self._files = MemoryFileSystem()
         self._model = Model()
         self._runs: list[tuple[str, str]] = [("h0", "r0")]
@@ -177,6 +186,8 @@ class ProducerWalk:
                 await self._continue(peer)
                 for _ in range(min(steps, self._choices.randint(5, 30))):
                     await self._step(peer)
+                    if self._choices.random() < 0.2:
+                        await self._forget(server, peer)
                     steps -= 1
                 if self._choices.random() < 0.7:
                     await self._leave_under_way(peer)
@@ -217,6 +228,14 @@ class ProducerWalk:
         await peer.start(message)
         for _ in range(self._choices.randrange(IN_FLIGHT_TURNS_MAX)):
             await asyncio.sleep(0)
+
+    async def _forget(self, server: Server, peer: Peer) -> None:
+        known = len(self._model.producers)
+        self._model.forget()
+        self.seen["FORGOTTEN"] = self.seen.get("FORGOTTEN", 0) + known - len(self._model.producers)
+        assert server._services is not None
+        await server._services.unused_producers.forget()
+        assert await self._agrees(peer, self._model)
 
     async def _step(self, peer: Peer) -> None:
         operations = [self._chosen() for _ in range(self._choices.choice((1, 1, 1, 2)))]

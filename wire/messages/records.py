@@ -390,3 +390,10 @@ class SequenceDescribed(Record):
     producer_id: Text
     sequence: I64
     fingerprint: Text
+
+
+@message(173)
+class ProducersForgotten(Record):
+    """These producers are not known any more: a transaction under one of their writer ids begins a new producer."""
+
+    numbers: List32[ProducerNumber]

@@ -263,7 +263,7 @@ class ProducerInfo(FromServer):
 
 @message(96)
 class GetProducer(Query[ProducerInfo]):
-    """Ask for a producer; refused with PRODUCER_UNKNOWN if no transaction ever began with it."""
+    """Ask for a producer; refused with PRODUCER_UNKNOWN if the server does not know it."""
 
     producer_id: ProducerId
 
@@ -278,3 +278,14 @@ class ResetProducer(Request[Done]):
     producer_id: ProducerId
     expected_holder: Text  # who has it; refused with PRODUCER_HELD if that is another one by now
     holder: Text  # empty: the next run of any holder takes over
+
+
+@message(99, kw_only=True)
+class DeleteProducer(Request[Done]):
+    """Forget a producer, and abort its open transactions; `changed` = 0 if there was none.
+
+    Refused with PRODUCER_COMMITTED if its last sequence is another one: what was committed is not recognised any more.
+    """
+
+    producer_id: ProducerId
+    last_sequence: I64  # the highest that the holder has committed, as the client knows; -1: none

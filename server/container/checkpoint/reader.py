@@ -18,6 +18,7 @@ from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.labels import LABEL_TIMES, config_of
+from millrace.server.container.state.producer import KnownProducer
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import Transaction
@@ -256,6 +257,15 @@ class WriterArchive(KindArchive[Writer]):
             f"ORDER BY seen_uptime_us DESC LIMIT 1 OFFSET {newest_count - 1}"
         )
         return found[0] if found else 0
+
+
+class ProducerArchive(KindArchive[KnownProducer]):
+    """The producers of a checkpoint."""
+
+    def unused(self) -> list[str]:
+        """Return the writer ids of those that have committed nothing, and whose runs were not replaced."""
+        rows = self._reader.select("SELECT writer_id FROM producers WHERE last_sequence < 0 AND fenced = '[]'", [])
+        return [writer_id for (writer_id,) in rows]
 
 
 class TransactionArchive(KindArchive[Transaction]):

@@ -35,7 +35,7 @@ from .database_file import check_header, free_path, move_database, remove_databa
 from .producer_table import PRODUCERS
 from .reader import (
     CheckpointReader,
-    KindArchive,
+    ProducerArchive,
     SegmentArchive,
     StreamArchive,
     TransactionArchive,
@@ -111,7 +111,7 @@ class CheckpointStore:
         self.streams = StreamArchive(self._reader, STREAMS)
         self.writers = WriterArchive(self._reader, WRITERS)
         self.transactions = TransactionArchive(self._reader, TRANSACTIONS)
-        self.producers = KindArchive(self._reader, PRODUCERS)
+        self.producers = ProducerArchive(self._reader, PRODUCERS)
 
     def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], object]) -> None:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""

@@ -44,6 +44,14 @@ def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:
         raise batch.unfit("producers", before.number, f"{record.producer_id} is to be producer {number}, too")
 
 
+def _forgotten(batch: CurrentBatch, record: m.ProducersForgotten) -> None:
+    state = batch.state
+    for number in record.numbers:
+        if state.producers.loaded(number) is not None:  # else damage has taken its creation
+            state.producers.remove(number)
+            state.quarantine.discard("producers", number)
+
+
 def _change(batch: CurrentBatch, record: ProducerRecord, change: Callable[[ProducerRow], ProducerRow]) -> None:
     """Change the durable row of the producer of a record, which is new if there is none."""
     state = batch.state
@@ -54,6 +62,7 @@ def _change(batch: CurrentBatch, record: ProducerRecord, change: Callable[[Produ
         )
         state.use_id(producer.number)
         state.producers.add(producer)
+        state.released_producers.add(producer.writer_id)
     producer.row = change(producer.row)
     state.producers.changed(producer)
 
@@ -67,4 +76,5 @@ APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
     m.ProducerTaken: _taken,
     m.ProducerReset: _reset,
     m.SequenceDescribed: _described,
+    m.ProducersForgotten: _forgotten,
 }

@@ -296,6 +296,8 @@ def _ended(batch: CurrentBatch, record: m.TransactionsEnded) -> None:
             batch.state.quarantine.discard("transactions", transaction.number)
             _delete_parts(batch.state, transaction.parts)
             _end(batch, transaction, TransactionState(record.state), decided_us=record.ended_us)
+            if transaction.producer is not None:
+                batch.state.released_producers.add(transaction.producer.writer_id)
 
 
 def _delete_parts(state: ContainerState, segment_ids: Iterable[int]) -> None:

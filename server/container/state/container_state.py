@@ -147,6 +147,9 @@ class ContainerState:
         self.written_bytes: defaultdict[int, int] = defaultdict(int)
         self.written_events: defaultdict[int, int] = defaultdict(int)
         self.moved_cursors: set[int] = set()
+        # Writer ids of producers that are new, or whose transaction ended without a commit: they may have committed
+        # nothing. The task that forgets such producers clears it.
+        self.released_producers: set[str] = set()
         # For how long servers ran, as counted last: the age of everything.
         self.uptime_us = stored.uptime_us
         self.clock_history = stored.clock_history

@@ -12,18 +12,20 @@ RUN_SIZE_BYTES: Final = 110
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class KnownProducer:
-    """A producer of which a run has taken over. It is never forgotten: an idle one lies in the checkpoint.
+    """A producer of which a run has taken over; an idle one is in the checkpoint only.
 
     Attributes:
         number: forever; of this producer alone.
         row: what is durable of it.
         admitted: the same, ahead by what is queued.
+        leaving: whether the record that forgets it is queued.
     """
 
     number: int
     writer_id: str
     row: ProducerRow = field(default_factory=ProducerRow)
     admitted: ProducerRow = field(init=False)
+    leaving: bool = False
 
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""

@@ -42,6 +42,7 @@ PERMITTED_RECORDS: Final = (
     m.OutcomesForgotten,
     m.WritersExpired,
     m.ExclusiveReleased,
+    m.ProducersForgotten,
 )
 """Decisions about a damaged entity that are not refused: each only removes something."""
 

@@ -191,9 +191,10 @@ class OpenTransactions:
         self._by_number: dict[int, Transaction] = {}
         self._of_part: dict[int, Transaction] = {}
         self._pins: dict[int, Pins] = {}
-        # Admitted: by number, over which streams it is and which session began it, and how many there are of each.
-        self._begun: dict[int, list[int | bytes]] = {}
-        self._counts: Counter[int | bytes] = Counter()
+        # Admitted: by number, over which streams it is, which session began it and the writer id of its producer, and
+        # how many there are of each.
+        self._begun: dict[int, list[int | bytes | str]] = {}
+        self._counts: Counter[int | bytes | str] = Counter()
         # Admitted, by address: how many there are, over each stream, and how many parts they have.
         self._address_counts: Counter[str] = Counter()
         self._address_stream_counts: Counter[tuple[str, int]] = Counter()
@@ -236,6 +237,10 @@ class OpenTransactions:
     def count_by(self, session_id: bytes) -> int:
         """Return how many of these were begun by a session."""
         return self._counts[session_id]
+
+    def count_as(self, writer_id: str) -> int:
+        """Return how many of these were begun as a producer."""
+        return self._counts[writer_id]
 
     def address_count(self, address: str) -> int:
         """Return how many of these were begun from an address."""
@@ -286,6 +291,8 @@ class OpenTransactions:
         if number not in self._begun:
             self._pins[number] = self._transactions.pin((number,))
             counted = self._begun[number] = [*(stream.stream_id for stream in transaction.streams), session_id]
+            if transaction.producer is not None:
+                counted.append(transaction.producer.writer_id)
             for key in counted:
                 self._counts[key] += 1
             self._count_address(transaction, 1)

@@ -114,6 +114,28 @@ async def test_another_holder_is_refused_until_a_reset(client: Client, name: str
     assert await values_of(client, name) == [b"41", b"0", b"7"]
 
 
+async def test_a_producer_is_deleted(client: Client, name: str) -> None:
+    """Behaviour 104: by who knows what was committed last; its transactions are aborted."""
+    await client.create_stream(name)
+    await commit(client, name, Producer(name, "first", "r1", 41), b"41")
+    left = await client.begin_transaction(name, producer=(name, "first", "r1", 42))
+    for last_sequence in (None, 40, 42):
+        with pytest.raises(millrace.ProducerCommittedError):
+            await client.delete_producer(name, last_sequence=last_sequence)
+    for wrong in (-2, "41", True, 1 << 63):
+        with pytest.raises(millrace.InvalidArgumentError):
+            await client.delete_producer(name, last_sequence=wrong)  # type: ignore[arg-type]
+
+    assert await client.delete_producer(name, last_sequence=41)
+    assert not await client.delete_producer(name, last_sequence=41)
+    with pytest.raises(millrace.ProducerUnknownError):
+        await client.producer_info(name)
+    with pytest.raises(millrace.TransactionAbortedError):
+        await left.commit()
+    await commit(client, name, Producer(name, "second", "s1", 0), b"0")
+    assert await values_of(client, name) == [b"41", b"0"]
+
+
 async def test_odd_input(client: Client, name: str) -> None:
     await client.create_stream(name)
     for producer in ((name, "h", "r"), (name, "h", "r", -1), (name, "h", "", 1), ("", "h", "r", 1), "whrs"):
@@ -191,6 +213,7 @@ def _use_blocking(address: str, name: str) -> None:
         assert client.producer_info(name).run == "r2"
         assert client.reset_producer(name, holder="other")
         assert client.producer_info(name).fenced_runs == ("r1", "r2")
+        assert client.delete_producer(name)
 
 
 async def test_for_threads(server: TestServer, name: str) -> None:

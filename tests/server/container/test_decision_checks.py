@@ -37,6 +37,7 @@ ALWAYS_FIT: Final = {
     m.StreamSealed: "sealing again changes nothing; an unknown stream is left aside",
     m.StreamDeleted: "removes a stream; an unknown one is left aside",
     m.OutcomesForgotten: "removes transactions that are over; others are left aside",
+    m.ProducersForgotten: "removes producers; unknown ones are left aside",
 }
 """Records that the fold never refuses, whatever they say, if their numbers can be stored, with the reason."""
 STRICT: Final = {

@@ -14,6 +14,7 @@ from millrace.wire.append_run import AppendRun
 TRANSACTION_KINDS = (
     "begin_transaction", "begin_transaction", "add_parts", "add_parts", "append_to_part", "append_to_part", "prepare",
     "commit", "commit", "end_transactions", "forget_outcomes", "take_over", "take_over", "reset_producer",
+    "forget_producers",
 )  # fmt: skip
 
 
@@ -172,6 +173,10 @@ class TransactionSteps(ABC):
         writer_id = f"abfrage-{choice % 3}"
         holder = f"halter-{amount % 2}" if amount % 3 else ""
         self.apply(m.ProducerReset(number=self._producer_number(writer_id), producer_id=writer_id, holder=holder))
+
+    def forget_producers(self, choice: int, amount: int) -> None:
+        if known := self.state.producers.find(f"abfrage-{choice % 3}"):
+            self.apply(m.ProducersForgotten([known.number, 2**40]))
 
     def _producer_number(self, writer_id: str) -> int:
         known = self.state.producers.find(writer_id)

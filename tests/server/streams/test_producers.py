@@ -229,9 +229,9 @@ async def test_a_refused_commit_moves_nothing(peer: Peer) -> None:
     transaction = await written(peer, Producer(W, H, R, S), b"one")
     transaction.counts[0] = 2
     assert await code_of(transaction.commit()) is ErrorCode.BRANCHES_DIFFER
+    assert (await info_of(peer)).last_sequence == -1
     await transaction.abort()
     assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
-    assert (await info_of(peer)).last_sequence == -1
     await (await written(peer, Producer(W, H, R, S), b"one")).commit()
     assert await content(peer) == b"one"
 
@@ -295,7 +295,7 @@ async def test_no_run_takes_over_while_the_log_is_full(tmp_path: Path) -> None:
 
 
 async def test_so_many_producers_may_be_known(tmp_path: Path) -> None:
-    """None is forgotten: those that are known continue, and another one is refused; but not that of another address."""
+    """Those that are known continue, and another one is refused; but not that of another address."""
     options = server_options(tmp_path, transactions=TransactionsOptions(producers_count_max=4))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         await create_stream(peer, "a/b", 1)

@@ -3,7 +3,8 @@
 What is known of a producer has three parts: its holder, the run of that holder, and the last sequence that the holder
 has committed. Whatever is answered about it was so at one instant between the call and the answer: a transaction that
 begins, or is committed, has the run and the holder of that instant, and a sequence above the last one. Runs follow one
-another, and so do holders; none comes back. The last sequence of a holder only rises.
+another, and so do holders; none comes back. The last sequence of a holder only rises. Before anything is committed as
+a producer it may be forgotten: then runs and holders begin anew.
 
 That a sequence is committed shows which transaction is, if only one can be meant: then all that shows a commit holds
 for it, also after a crash.
@@ -37,6 +38,16 @@ class _Below(NamedTuple):
 
     called: int
     sequence: int
+    operation: Operation | None
+
+
+class _Needed(NamedTuple):
+    """An operation during which a holder, and mostly a run of it, had the writer id."""
+
+    holder: str
+    run: str | None
+    called: int
+    answered: int
     operation: Operation | None
 
 
@@ -109,17 +120,26 @@ class _Producer:
     """All about one writer id.
 
     Attributes:
+        needed: what is added to holders and runs by `settle`.
         forgotten: operations that were answered that there is no such producer.
     """
 
     holders: defaultdict[str, _Holder] = field(default_factory=lambda: defaultdict(_Holder))
     runs: defaultdict[tuple[str, str], _Run] = field(default_factory=lambda: defaultdict(_Run))
+    needed: list[_Needed] = field(default_factory=list)
     forgotten: list[Operation] = field(default_factory=list)
 
     def need(self, claim: Claim, called: int, answered: int, operation: Operation | None) -> None:
         """Count an operation that was answered as none is whose run was replaced."""
-        self.holders[claim.holder].had.add(called, answered, operation)
-        self.runs[claim.holder, claim.run].had.add(called, answered, operation)
+        self.needed.append(_Needed(claim.holder, claim.run, called, answered, operation))
+
+    def settle(self, committed: int) -> None:
+        """Count who had the writer id; what was answered before anything was committed may be forgotten."""
+        for holder, run, called, answered, operation in self.needed:
+            if answered >= committed:
+                self.holders[holder].had.add(called, answered, operation)
+                if run is not None:
+                    self.runs[holder, run].had.add(called, answered, operation)
 
     def take(self, claim: Claim, operation: Operation) -> None:
         """Count what a beginning, or a commit that was refused, was answered."""
@@ -144,9 +164,8 @@ class _Producer:
         if operation.answer != "known" or (name := operation.result.get("holder")) is None:
             return
         holder = self.holders[name]
-        holder.had.add(operation.called, operation.answered, operation)
-        if (run := operation.result.get("run")) is not None:
-            self.runs[name, run].had.add(operation.called, operation.answered, operation)
+        run = operation.result.get("run")
+        self.needed.append(_Needed(name, run, operation.called, operation.answered, operation))
         last = operation.result.get("last")
         holder.below.append(_Below(operation.called, 0 if last is None else last + 1, operation))
         if last is not None:
@@ -159,7 +178,8 @@ class _Producer:
             self.forgotten.append(operation)
             return
         if operation.answer in {"done", "same"}:
-            holder.had.add(operation.called, operation.answered, operation)
+            name = operation.fields["holder"]
+            self.needed.append(_Needed(name, None, operation.called, operation.answered, operation))
         holder.resets.append(operation.called)
 
 
@@ -202,10 +222,14 @@ class Producers:
     def check(self, streams: Streams, operations: list[Operation], findings: Findings) -> None:
         """Report what no producer can have been, once it is known which transactions are visible."""
         missing = _Missing(streams, last_whole_reads(operations))
+        committed: defaultdict[str, int] = defaultdict(lambda: NEVER)
         for transaction in self._transactions:
             if transaction.commit_called < transaction.shown < NEVER:
                 self._note_commit(transaction)
+                writer = _claim(transaction).writer
+                committed[writer] = min(committed[writer], transaction.shown)
         for writer, producer in self._by_writer.items():
+            producer.settle(committed[writer])
             for name, holder in producer.holders.items():
                 what = f"{writer} of {name}"
                 _check_once(what, holder, findings)

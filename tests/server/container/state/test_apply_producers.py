@@ -77,3 +77,25 @@ def test_a_fingerprint_counts_from_the_commit_that_follows_it() -> None:
     assert [row for table, added in rows.added.items() if table.name == "producers" for row in added] == [
         (7, 5, "w", "h", "r1", '{"runs":[],"sequence":5,"fingerprint":"3f9c"}')
     ]
+
+
+def test_what_is_forgotten_comes_back_as_another_producer() -> None:
+    """A number that damage has made unknown is passed over."""
+    state = new_state()
+    apply(state, TAKEN)
+    apply(state, m.ProducersForgotten([7, 77]))
+    assert (len(state.producers), state.producers.find("w")) == (0, None)
+    apply(state, m.ProducerTaken(number=9, producer_id="w", holder="other", run="o1"))
+    assert [(each.number, each.row.holder) for each in state.producers.values()] == [(9, "other")]
+
+
+def test_producers_that_may_have_committed_nothing_are_noted() -> None:
+    """Those that are new, and those of a transaction that ended without a commit."""
+    state = new_state()
+    apply(state, TAKEN)
+    assert state.released_producers == {"w"}
+    state.released_producers.clear()
+    apply(state, begin(producers=[m.ProducerClaim("w", "h", "r1", 5)]))
+    assert state.open_transactions.count_as("w") == 1
+    apply(state, m.TransactionsEnded(ended_us=1, state=4, numbers=[20]))
+    assert (state.open_transactions.count_as("w"), state.released_producers) == (0, {"w"})
