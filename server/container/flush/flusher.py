@@ -330,6 +330,7 @@ class Flusher:
             reclaimable_bytes=reclaimable_bytes,
             capacity_bytes=capacity_bytes,
             copy_size_bytes=self._checkpointer.copy_size_bytes,
+            is_full=log.refusal is not None and is_log_short_of_room(log.fullness) and not log.lacks_room,
         )
 
     def _frees_kept_log(self) -> bool:

@@ -57,7 +57,7 @@ def is_copy_due(
     return frees_log or (frees_garbage and age_s >= options.garbage_interval_s) or (has_news and is_old)
 
 
-def recycling_pays(*, reclaimable_bytes: int, capacity_bytes: int, copy_size_bytes: int) -> bool:
+def recycling_pays(*, reclaimable_bytes: int, capacity_bytes: int, copy_size_bytes: int, is_full: bool) -> bool:
     """Return whether more of the log could be recycled than a copy of the checkpoint costs, or has to be.
 
     Soon, because a recycled file is in the memory of the system already: writing it again is several times as fast
@@ -67,9 +67,10 @@ def recycling_pays(*, reclaimable_bytes: int, capacity_bytes: int, copy_size_byt
         reclaimable_bytes: what could be recycled after the copy.
         capacity_bytes: what the log may grow to.
         copy_size_bytes: of the last copy; 0 before the first one.
+        is_full: whether the log refuses appends: no more can come that would make recycling pay.
     """
     is_worth_a_copy = reclaimable_bytes >= 2 * copy_size_bytes
-    return reclaimable_bytes > 0 and (is_worth_a_copy or 2 * reclaimable_bytes > capacity_bytes)
+    return reclaimable_bytes > 0 and (is_full or is_worth_a_copy or 2 * reclaimable_bytes > capacity_bytes)
 
 
 def is_log_filling(fullness: float) -> bool:

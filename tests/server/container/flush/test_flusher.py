@@ -449,3 +449,21 @@ async def test_no_chunk_is_published_under_an_epoch_that_is_not_stored(tmp_path:
         await flusher_of(server).flush()
         assert len(storage.names()) == 1
         assert await peer.read_all(segment_id) == b"x" * 100
+
+
+@pytest.mark.asyncio
+async def test_a_log_of_few_files_is_recycled_although_a_copy_is_larger(tmp_path: Path) -> None:
+    """Behaviour 44: all is in tier 2, and one file is less than a copy of the checkpoint: appends continue."""
+    options = server_options(
+        tmp_path,
+        container=replace(BUSY, checkpoint_interval_s=3600.0, garbage_interval_s=3600.0),
+        wal=replace(SMALL_WAL, files_max=3),
+    )
+    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        stored_count = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while stored_count < 20:
+                (outcome,) = await peer.settled(await peer.append(segment_id, bytes(30 * KIB)))
+                stored_count += isinstance(outcome, Stored)
+        assert flusher_of(server)._checkpointer.copy_size_bytes > SMALL_WAL.file_size_bytes / 2

@@ -150,7 +150,18 @@ def test_recycling_pays_when_it_frees_more_than_a_copy_costs(
     reclaimable_bytes: int, copy_size_bytes: int, pays: bool
 ) -> None:
     found = recycling_pays(
-        reclaimable_bytes=reclaimable_bytes, capacity_bytes=100 * MIB, copy_size_bytes=copy_size_bytes
+        reclaimable_bytes=reclaimable_bytes,
+        capacity_bytes=100 * MIB,
+        copy_size_bytes=copy_size_bytes,
+        is_full=False,
+    )
+    assert found == pays
+
+
+@pytest.mark.parametrize(("reclaimable_bytes", "pays"), [(0, False), (1, True)])
+def test_a_full_log_is_recycled_whatever_a_copy_costs(reclaimable_bytes: int, pays: bool) -> None:
+    found = recycling_pays(
+        reclaimable_bytes=reclaimable_bytes, capacity_bytes=100 * MIB, copy_size_bytes=40 * MIB, is_full=True
     )
     assert found == pays
 
