@@ -24,6 +24,8 @@ SILENT_S: Final = 10.0
 """So long a store may fail before that is said to be its health: single failures are normal."""
 FORGOTTEN_S: Final = 120.0
 """A failure that nobody has tried to get over since then says nothing about now."""
+FULL_S: Final = 10.0
+"""So long after a put found no room a store is full. Whoever needs room asks more often."""
 BUSY_S: Final = 10.0
 """So long after it has asked to slow down a store is busy."""
 
@@ -49,6 +51,9 @@ class StoreMonitor:
         # since the last answer: when the first and the last were, and what the last one says.
         self._failing: dict[bool, tuple[float, float, str]] = {}
         self._busy_until_s = float("-inf")
+        # Not among the failures: small objects may find room, and a lease is replaced by as many bytes.
+        self._full_until_s = float("-inf")
+        self._full_reason = ""
 
     def ended(self, kind: Kind, duration_s: float, error: BaseException | None) -> None:
         """Count a request: what it was, how long it took, and what it raised."""
@@ -58,6 +63,9 @@ class StoreMonitor:
         now_s = self._clock.monotonic_s()
         if isinstance(error, StoreBusyError):
             self._busy_until_s = now_s + BUSY_S
+        if isinstance(error, StoreFullError):
+            self._full_until_s, self._full_reason = now_s + FULL_S, error.message
+            return
         is_change = kind in _CHANGES
         failing = self._failing.get(is_change)
         if isinstance(error, _FAILURES):
@@ -86,6 +94,8 @@ class StoreMonitor:
 
         Changes and reads have each to be answered; where both fail, it says so of the changes.
         """
+        if self._clock.monotonic_s() < self._full_until_s:
+            return f"the object store is full: {self._full_reason}"
         for is_change in (True, False):
             first_s, last_s, reason = self._failing.get(is_change) or (0.0, 0.0, "")
             if last_s - first_s >= SILENT_S and self._clock.monotonic_s() - last_s < FORGOTTEN_S:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from millrace.server.errors import ObjectExistsError, StoreBusyError, StoreUnavailableError
+from millrace.server.errors import ObjectExistsError, StoreBusyError, StoreFullError, StoreUnavailableError
 from millrace.server.host.metrics import Metrics
-from millrace.server.object_store.monitor import BUSY_S, FORGOTTEN_S, SILENT_S, Kind, StoreMonitor
+from millrace.server.object_store.monitor import BUSY_S, FORGOTTEN_S, FULL_S, SILENT_S, Kind, StoreMonitor
 from tests.support.clock import ManualClock
 
 
@@ -36,6 +36,20 @@ def test_a_store_is_busy_for_a_while_after_it_has_said_so() -> None:
     assert monitor.is_busy
     clock.move(BUSY_S)
     assert not monitor.is_busy
+
+
+def test_health_says_that_a_store_is_full_although_leases_are_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """Behaviour 103: where the log is on the disk, nobody else says so before that is full, too."""
+    clock, metrics = ManualClock(), Metrics()
+    monitor = StoreMonitor(metrics, clock)
+    for _ in range(3):
+        monitor.ended("create", 0.1, StoreFullError("it is full (507)"))
+        monitor.ended("replace", 0.1, None)
+        assert monitor.health() == "the object store is full: it is full (507)"
+    clock.move(FULL_S)
+    assert monitor.health() == ""
+    assert metrics.store_requests_total.counts() == {"full": 3, "ok": 3}
+    assert not caplog.records
 
 
 def test_health_tells_of_a_store_that_lastingly_fails() -> None:
