@@ -15,6 +15,7 @@ import pytest
 import millrace
 from millrace.client.testing import server
 from tests.cli.conftest import SMALL_LOG, Run, fill
+from tests.support.ownership import with_checksum
 from tests.support.s3 import Bucket, MotoServer
 from tests.support.waiting import PATIENCE_S
 
@@ -147,7 +148,7 @@ def test_a_folder_that_was_superseded_is_named(run: Run, served: Served) -> None
     manifest = json.loads(served.contents[key])
     manifest["claim_id"] = str(uuid.uuid4())
     manifest["claimant"] |= {"host": "elsewhere"}
-    ask(served.bucket, "PUT", key, json.dumps(manifest).encode())
+    ask(served.bucket, "PUT", key, with_checksum(json.dumps(manifest).encode()))
 
     findings = run("verify", served.folder, "--json").json["findings"]
 
@@ -161,7 +162,8 @@ def test_a_folder_that_was_superseded_is_named(run: Run, served: Served) -> None
 
 def test_a_folder_that_no_server_starts_on_is_named(run: Run, served: Served) -> None:
     path = served.folder / "containers" / "0000" / "claim.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"restored_from": "checkpoints/older"}))
+    older = json.loads(path.read_text()) | {"restored_from": "checkpoints/older"}
+    path.write_bytes(with_checksum(json.dumps(older).encode()))
 
     findings = run("verify", served.folder, "--json").json["findings"]
     (what,) = [finding["what"] for finding in findings if finding["file"] == "containers/0000/claim.json"]

@@ -13,6 +13,7 @@ from millrace.server.object_store import (
     StoreMonitor,
     StoreUrl,
     claim,
+    find_owner,
     open_store,
 )
 from millrace.server.object_store.opening import BUSY_PAUSE_S, OWNER_KEY
@@ -102,3 +103,29 @@ async def test_what_cannot_be_read_is_refused(content: bytes, words: str) -> Non
 
     with pytest.raises((StorageError, StoreUnfitError), match=words):
         await claim(store, URL, server_id=ONE, is_new=False)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"format_version": 1}', "flipped"])
+async def test_what_names_the_owner_is_made_again_if_the_history_names_it(content: bytes | str | None) -> None:
+    """Behaviour 101: a flipped digit of the id, too, does not give the prefix to another server."""
+    store = RetryingStore(MemoryObjectStore())
+    if content is not None:
+        await claim(store, URL, server_id=ONE, is_new=True)
+        found = await store.get(OWNER_KEY)
+        damaged = found.content.replace(b"0000-", b"0001-", 1) if isinstance(content, str) else content
+        await store.replace(OWNER_KEY, damaged, tag=found.tag)
+    assert (await find_owner(store, URL)).server_id is None
+
+    with pytest.raises(StoreUnfitError, match=f"belongs to server {ONE}, and this one is {OTHER}"):
+        await claim(store, URL, server_id=OTHER, is_new=True, known=ONE)
+    await claim(store, URL, server_id=ONE, is_new=False, known=ONE)
+    assert (await find_owner(store, URL)).server_id == ONE
+    await claim(store, URL, server_id=ONE, is_new=False)
+
+
+@pytest.mark.asyncio
+async def test_an_owner_that_was_named_before_there_was_a_checksum_is_read() -> None:
+    store = RetryingStore(MemoryObjectStore())
+    await store.create(OWNER_KEY, [b'{\n  "format_version": 1,\n  "server_id": "%s"\n}\n' % str(ONE).encode()])
+    await claim(store, URL, server_id=ONE, is_new=False)
