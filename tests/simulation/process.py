@@ -460,8 +460,9 @@ class _Start:
             outlet.send(b"%d" % max(self._batches, default=0))
 
     def _replied(self, frame: bytes) -> None:
-        # A paused machine whose clocks all stood still cannot know.
-        if not self._clock.lost_elapsed_s:
+        # A paused machine whose clocks all stood still cannot know. Nor can an owner that had just claimed when its
+        # manifest was lost: its lease does not tell yet that it owns anything (docs/decisions/0078).
+        if not (self._clock.lost_elapsed_s or self._history.counted["damaged manifests"]):
             self._history.replied(self._process.name, epoch=self._epoch, sequence=int(frame))
 
     # --- checkpoints ---
