@@ -51,8 +51,8 @@ async def test_a_start_makes_the_requests_that_are_stated(
             counts.append(moto.gate.counts.copy())
 
     first, second = counts
-    assert first == Counter(PUT=46, GET=43, LIST=6, POST=2)
-    assert second == Counter(PUT=45, GET=44, LIST=4, POST=2)
+    assert first == Counter(PUT=46, GET=45, LIST=8, POST=2)
+    assert second == Counter(PUT=45, GET=45, LIST=4, POST=2)
 
 
 @pytest.mark.asyncio
