@@ -130,7 +130,7 @@ def _repair_store(url: str, *, accept_loss: bool, as_json: bool) -> None:
             }
         )
     elif not problems:
-        print_text(Text(f"{url}: nothing of the log is known to be missing or damaged", style="green"))
+        print_text(Text(f"{url}: no missing or damaged part of the log was found", style="green"))
     else:
         for problem in problems:
             print_text(problem)
@@ -340,7 +340,7 @@ async def _unclaimed(
 
 def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> None:
     if not lost:
-        print_text(Text(f"{data_dir}: nothing of the log is known to be missing or damaged", style="green"))
+        print_text(Text(f"{data_dir}: no missing or damaged part of the log was found", style="green"))
         return
     for each in lost:
         loss, plan = each["loss"], each["plan"]

@@ -179,7 +179,7 @@ def delete_producer(
     if changed:
         print_done(f"deleted producer {writer_id}")
     else:
-        print_note(f"there is no producer {writer_id}; nothing was changed")
+        print_note(f"producer {writer_id} does not exist; nothing was changed")
 
 
 def _age_text(begun_at: datetime) -> str:

@@ -86,7 +86,7 @@ class ProducerRow:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nothing is lost with it: no sequence was committed, and no run was replaced, also not by a reset."""
+        """Whether the producer can be forgotten: it has no committed sequence, no replaced run and no reset."""
         return self.last_sequence == NO_SEQUENCE and not self.fenced
 
     def at_begin(self, producer: Producer) -> Verdict:

@@ -53,7 +53,7 @@ class FeedPlaces:
         return self._held_bytes
 
     def open(self, place: FeedPlace) -> bool:
-        """Add a feed; return False if there is no room for it, and the stalled feeds cannot make enough."""
+        """Add a feed; return False if all places are taken, and cutting stalled feeds would not free one for it."""
         if not self._shares.has_room(place.address) and not self._make_room(place.address):
             return False
         self._places[place] = None

@@ -76,5 +76,5 @@ class FrontOptions:
 
     @property
     def has_token(self) -> bool:
-        """Whether clients have to send a token."""
+        """Whether clients must send a token."""
         return bool(self.token or self.token_file)

@@ -81,12 +81,17 @@ def _free_name(state: ContainerState, name: str) -> None:
 
 
 def _check_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
-    transaction = batch.state.transactions.loaded(record.number)
-    if transaction is None:
-        return
-    if transaction.state is not TransactionState.OPEN:
-        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to get parts")
-    check_parts(batch, record.number, transaction.streams, record.parts)
+    transaction = _checked_open(batch, record.number, "get parts")
+    if transaction is not None:
+        check_parts(batch, record.number, transaction.streams, record.parts)
+
+
+def _checked_open(batch: CurrentBatch, number: int, action: str) -> Transaction | None:
+    """Return a transaction, None if damage has taken its beginning; raise unless it is open."""
+    transaction = batch.state.transactions.loaded(number)
+    if transaction is not None and transaction.state is not TransactionState.OPEN:
+        raise batch.unfit("transactions", number, f"it is {transaction.state.name}, and is to {action}")
+    return transaction
 
 
 def _parts_added(batch: CurrentBatch, record: m.PartsAdded) -> None:
@@ -113,12 +118,9 @@ def _add_parts(
 
 
 def _check_prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
-    transaction = batch.state.transactions.loaded(record.number)
-    if transaction is None:
-        return
-    if transaction.state is not TransactionState.OPEN:
-        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be prepared")
-    _check_dropped(batch, transaction, record.dropped)
+    transaction = _checked_open(batch, record.number, "be prepared")
+    if transaction is not None:
+        _check_dropped(batch, transaction, record.dropped)
 
 
 def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
