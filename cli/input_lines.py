@@ -8,10 +8,16 @@ from bisect import bisect_right
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
 from .figures import size_text
+
+_WIDE_PROBLEM: Final = (
+    "is UTF-16 or UTF-32: it begins with a byte order mark, or has zero bytes beside its line end; convert the input "
+    "to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+)
 
 
 class LineError(ValueError):
@@ -64,21 +70,26 @@ class LineSplitter:
     def __init__(self) -> None:
         self._rest = b""
         self._number = 1
+        self._is_encoding_known = False
         self.failure: LineError | None = None
 
     def feed(self, data: bytes) -> Lines:
         """Return the lines that end in the next piece; after an empty one, the end of the input, the last line."""
         if self.failure is not None:
             return NO_LINES
-        *whole, self._rest = (self._rest + data).split(b"\n")
+        start = self._rest + data
+        if not self._is_encoding_known and (data == b"" or b"\n" in start):
+            head = start[: start.find(b"\n") + 2] if b"\n" in start else start
+            if is_wide(head):
+                return self._fail([], 0, _WIDE_PROBLEM)
+            if head in (b"\n", b"\r\n") and data:
+                # Only the next byte decides, and an empty line is not written: nobody waits for it.
+                self._rest = start
+                return NO_LINES
+            self._is_encoding_known, start = True, start.removeprefix(BOM_UTF8)
+        *whole, self._rest = start.split(b"\n")
         if not data:
-            whole, self._rest = [self._rest], b""
-        if self._number == 1 and whole:
-            whole[0] = whole[0].removeprefix(BOM_UTF8)
-            if is_wide(whole[0]):
-                return self._fail(
-                    whole, 0, "is UTF-16 or UTF-32; convert the input to UTF-8 (iconv -f UTF-16 -t UTF-8)"
-                )
+            whole, self._rest = [*whole, self._rest], b""
         longest = max(map(len, (*whole, self._rest)))
         if longest > EVENT_SIZE_BYTES_MAX:
             at = next((at for at, line in enumerate(whole) if len(line) > EVENT_SIZE_BYTES_MAX), len(whole))
@@ -96,18 +107,23 @@ class LineSplitter:
         return Lines(range(first, first + len(lines)), lines)
 
 
-def is_wide(first_line: bytes) -> bool:
-    """Return whether the bytes before the first line feed of an input are UTF-16 or UTF-32.
+def is_wide(head: bytes) -> bool:
+    """Return whether an input is UTF-16 or UTF-32.
 
-    Without a byte order mark, this is recognized for characters below 256, in which every other byte is zero.
+    Without a byte order mark, a zero byte beside the first line feed shows it. An input without a line feed is
+    recognized if all its characters are below 256, so that every other byte is zero.
+
+    Args:
+        head: the input up to the byte after its first line feed.
     """
-    # Two bytes alone are a value that is not text, rather than an empty line after a mark.
-    if len(first_line) > 2 and first_line.startswith((BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)):
+    if head.startswith((BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_BE)):
         return True
+    if b"\n" in head:
+        return b"\0\n" in head or b"\n\0" in head
     # Of a character below 256, one byte of 2 or 4 is not zero: the first (little-endian) or the last (big-endian).
     return any(
-        len(first_line) >= size and all(first_line[at::size]) and len(first_line) - first_line.count(0) == count
+        len(head) >= size and all(head[at::size]) and len(head) - head.count(0) == count
         for size in (2, 4)
         for at in (0, size - 1)
-        for count in (len(first_line[at::size]),)
+        for count in (len(head[at::size]),)
     )

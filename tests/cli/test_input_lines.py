@@ -1,4 +1,4 @@
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 
 import pytest
 from hypothesis import assume, given
@@ -10,7 +10,7 @@ from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
 @given(st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")), st.lists(st.integers(1, 9), min_size=1))
 def test_lines_and_their_numbers_are_those_of_the_whole_input(data: bytes, sizes: list[int]) -> None:
-    assume(not is_wide(data.split(b"\n")[0]))
+    assume(not is_wide(data))
     splitter = LineSplitter()
     found: list[tuple[int, bytes]] = []
     rest = data
@@ -36,18 +36,44 @@ def test_a_byte_order_mark_is_not_part_of_the_first_line() -> None:
     assert splitter.feed(b"\n" + BOM_UTF8 + b"2\n").lines == [b"1", BOM_UTF8 + b"2"]
 
 
+@pytest.mark.parametrize(
+    "text", ["id,name\r\n1,Ada\r\n", "\nid\n", "\r\nid\n", "\n\n\n", "Ж\nы\n", "京\r\n二\r\n", "id"]
+)
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
-def test_utf_16_is_refused(encoding: str) -> None:
-    """Behaviour 107."""
+@pytest.mark.parametrize("size", [2, 100])
+def test_utf_16_is_refused(text: str, encoding: str, size: int) -> None:
+    """Behaviour 107: with or without a byte order mark, in pieces, and if the last character is not whole."""
+    data = text.encode(encoding)
+    for content in (data, data[:-1]):
+        splitter = LineSplitter()
+        pieces = [content[at : at + size] for at in range(0, len(content), size)]
+
+        assert [line for piece in (*pieces, b"") for line in splitter.feed(piece).written().lines] == []
+        assert "line 1 is UTF-16 or UTF-32" in str(splitter.failure)
+
+
+@pytest.mark.parametrize("mark", [BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_LE, BOM_UTF32_BE])
+def test_a_byte_order_mark_alone_is_refused(mark: bytes) -> None:
     splitter = LineSplitter()
 
-    assert splitter.feed("id,name\r\n1,Ada\r\n".encode(encoding)).lines == []
+    assert [*splitter.feed(mark).lines, *splitter.feed(b"").lines] == []
     assert "line 1 is UTF-16 or UTF-32" in str(splitter.failure)
 
 
 def test_lines_with_some_zero_bytes_are_not_taken_for_utf_16() -> None:
-    for data in (b"", b"\0", b"a\0bc", b"\0\0\0", b"ab", b"\xff\xfe"):
+    for data in (b"", b"\0", b"a\0bc", b"a\0bc\nd", b"\0\0\0", b"ab"):
         assert not is_wide(data)
+
+
+def test_empty_first_lines_are_counted() -> None:
+    splitter = LineSplitter()
+
+    lines = [splitter.feed(piece).written() for piece in (b"\r", b"\n", b"\n", b"three", b"")]
+    assert [(list(each.numbers), each.lines) for each in lines if each.lines] == [([3], [b"three"])]
+
+
+def test_a_typed_line_does_not_wait_for_the_next_one() -> None:
+    assert LineSplitter().feed(b"one\n").lines == [b"one"]
 
 
 def test_a_line_above_the_limit_ends_the_input() -> None:

@@ -240,6 +240,8 @@ def test_the_advice_of_how_to_resume_is_right(
         (b'{"id":"a","n":%s}\n' % (b"9" * 5_000), ("--key-field", "id"), ["a"], ""),
         ("id,name\r\n1,Ada\r\n".encode("utf-16"), ("--key-field", "id"), [], "input: line 1 is UTF-16"),
         ("one\ntwo\n".encode("utf-16"), ("--key", "k"), [], "input: line 1 is UTF-16"),
+        ("\none\n".encode("utf-16"), ("--key", "k"), [], "input: line 1 is UTF-16"),
+        ("\none\n".encode("utf-16-le"), ("--key", "k"), [], "input: line 1 is UTF-16"),
         (b'{"value":"a","key":"k"}\n{"value":"b","key":"l","headers":{"%s":""}}\n' % (b"h" * 70_000), ("--json",),
          ["k"], "input: line 2 cannot be written: "),
     ],
