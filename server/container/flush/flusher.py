@@ -30,6 +30,7 @@ from millrace.server.errors import ChunkExistsError, ServerError, StorageError
 from millrace.server.host.own_disk import DiskFailure
 from millrace.server.tier2 import ChunkStorage
 
+from .backoff import RETRY_S, Backoff
 from .budget import FlushBudget
 from .checkpointer import Checkpointer
 from .selector import (
@@ -53,7 +54,6 @@ logger = logging.getLogger(__name__)
 
 Step = Callable[[], Coroutine[Any, Any, None]]
 
-RETRY_S: Final = 1.0
 DELETES_COUNT_MAX: Final = 128
 """Chunks that are deleted before it is looked again what is due: a store takes its time for each."""
 
@@ -85,6 +85,7 @@ class Flusher:
         # None: flushes cost nothing.
         self._budget = FlushBudget(per_s, saved_s=age_s, now_s=self._clock.monotonic_s()) if per_s else None
         self._work = asyncio.Event()
+        self._backoffs = {name: Backoff(self._clock) for name in ("flush", "checkpoint", "delete", "copy")}
         self._copying: asyncio.Task[None] | None = None
         # One copy after the other: they are made in the same file.
         self._copy_lock = asyncio.Lock()
@@ -201,12 +202,16 @@ class Flusher:
             raise StorageError("the container has failed: nothing of it is stored or deleted any more")
 
     async def _succeeds(self, name: str, step: Step) -> bool:
-        """Do a step; return whether the storage let it be done."""
+        """Do a step; return False if it failed, or failed so recently that it is not attempted now."""
+        backoff = self._backoffs[name]
+        if not backoff.is_over:
+            return False
         try:
             await step()
         except (ServerError, OSError) as error:
-            logger.warning("background step failed step=%s retry_after_s=%.1f error=%s", name, RETRY_S, error)
+            logger.warning("background step failed step=%s retry_after_s=%.1f error=%s", name, backoff.failed(), error)
             return False
+        backoff.succeeded()
         return True
 
     async def _beside_checkpoints(self, step: Step) -> None:
@@ -260,11 +265,15 @@ class Flusher:
         return count
 
     async def _copy_in_background(self) -> None:
+        backoff = self._backoffs["copy"]
         try:
             await self.copy()
         except (ServerError, OSError) as error:
-            logger.warning("copy of the checkpoint failed retry_after_s=%.1f error=%s", RETRY_S, error)
-            await self._clock.sleep(RETRY_S)
+            wait_s = backoff.failed()
+            logger.warning("copy of the checkpoint failed retry_after_s=%.1f error=%s", wait_s, error)
+            await self._clock.sleep(wait_s)  # each attempt exports and verifies the whole checkpoint
+        else:
+            backoff.succeeded()
         self._work.set()
 
     async def _wait_for_work(self) -> None:
