@@ -31,6 +31,7 @@ from .cursor_lag import CursorLags
 from .load import StreamLoads
 from .options import MetricsOptions, StreamsOptions
 from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
+from .silent_cursors import SilentCursors
 from .traffic import StreamTraffic
 from .uptime import Uptime
 
@@ -41,7 +42,6 @@ EXPLAINED_COUNT_MAX: Final = 500
 """Segments, and cursors, that an explanation names: it must fit one frame."""
 LOAD_RETRY_S: Final = 1.0
 REST_S: Final = 60.0
-LOOKS_IN_HOLD: Final = 8
 """No stream is at rest before it was measured for so long."""
 EXPLAIN_SAMPLING_S: Final = 300.0
 """For how long the rates of a stream without a policy are measured after it was explained."""
@@ -101,9 +101,7 @@ class StreamsRunner:
         self.statistics = StreamsStatistics()
         self.traffic = StreamTraffic(metrics.streams_count_max)
         self.lags = CursorLags(container, catalog, uptime=uptime, silent_s=metrics.cursor_silence_s)
-        # When the cursors of a stream without retention are looked at again, by its id.
-        self._cursors_due_s: dict[int, float] = {}
-        self._knows_stored_cursors = False
+        self._silent_cursors = SilentCursors(container, streams, catalog, uptime=uptime)
         # What recovery has read was written before.
         self._state.take_written()
         self._written_s = self._clock.monotonic_s()
@@ -172,42 +170,25 @@ class StreamsRunner:
         wanted = self._catalog.retaining
         self.statistics.retaining_streams = len(wanted)
         for stream_id in sorted(wanted - self._empty):
-            await self._visit(stream_id, self._retain_stream)
+            await self._visit(stream_id, self._retain_stream, with_replaced=True)
         self._empty &= wanted
-        await self._end_cursors(without=wanted - self._empty)
+        await self._silent_cursors.expire(self._visit, without=wanted - self._empty)
 
-    async def _end_cursors(self, *, without: set[int]) -> None:
-        """Forget silent cursors on streams that retention does not visit, each when a cursor of it may be due."""
-        if not self._knows_stored_cursors:
-            try:
-                self._cursors_due_s.update(dict.fromkeys(await self._catalog.with_cursors(), 0.0))
-            except ServerError as error:
-                logger.warning("cursors of streams not read error=%s", error)
-                return
-            self._knows_stored_cursors = True
-        now_s = self._clock.monotonic_s()
-        for stream_id, due_s in sorted(self._cursors_due_s.items()):
-            if due_s <= now_s and stream_id not in without:
-                del self._cursors_due_s[stream_id]
-                if not await self._visit(stream_id, self._end_cursors_of):
-                    self._cursors_due_s[stream_id] = now_s + REST_S
-
-    async def _end_cursors_of(self, stream: Stream) -> None:
-        await self._uptime.record_jump()
-        await self._forget_silent_cursors(stream)
-        holds_s = [cut.hold_s for cut in stream.cuts.values() if cut.kind == m.CutKind.CURSOR and cut.hold_s]
-        if holds_s:
-            self._cursors_due_s[stream.stream_id] = self._clock.monotonic_s() + min(holds_s) / LOOKS_IN_HOLD
-
-    async def _visit(self, stream_id: int, visit: Callable[[Stream], Awaitable[None]]) -> bool:
+    async def _visit(
+        self, stream_id: int, visit: Callable[[Stream], Awaitable[None]], *, with_replaced: bool = False
+    ) -> bool:
         """Visit a stream if it is still there; when it cannot be loaded, or changed, the next visit decides again.
+
+        Args:
+            with_replaced: whether the visit needs its replaced segments, beside the open ones.
 
         Returns:
             Whether nothing was refused.
         """
+        required = m.Required(streams=[stream_id]) if with_replaced else m.Required(open_streams=[stream_id])
         is_done = True
         try:
-            with await self._container.loader.pin(m.Required(streams=[stream_id])):
+            with await self._container.loader.pin(required):
                 stream = self._state.streams.get(stream_id)
                 if stream is not None:
                     await visit(stream)
@@ -232,8 +213,7 @@ class StreamsRunner:
         policy = config_of(stream.configuration).retention
         if policy is None:
             return
-        await self._uptime.record_jump()
-        await self._forget_silent_cursors(stream)
+        await self._silent_cursors.forget_silent(stream)
         decision = self._decide(stream, policy, is_sharp=False)
         if decision.near is not None:
             await self._sharpen(decision.near)
@@ -258,7 +238,7 @@ class StreamsRunner:
         """Look up the names of streams that are shown from now on; those that cannot be loaded, the next time."""
         with contextlib.suppress(ServerError):
             for stream_id in self.traffic.unnamed:
-                with await self._container.loader.pin(m.Required(streams=[stream_id])):
+                with await self._container.loader.pin(m.Required(open_streams=[stream_id])):
                     stream = self._state.streams.get(stream_id)
                     self.traffic.name(stream_id, None if stream is None else stream.name)
 
@@ -274,7 +254,7 @@ class StreamsRunner:
         self.traffic.add(sizes, events, duration_s=self._written_s - before_s)
         self.lags.written(touched)
         self.lags.found(moved)
-        self._cursors_due_s.update(dict.fromkeys(moved, 0.0))
+        self._silent_cursors.moved(moved)
         touched |= self._state.reconfigured_streams.keys()
         self._awake |= touched & self._catalog.scaling
         self._empty -= touched
@@ -384,16 +364,6 @@ class StreamsRunner:
             old_before_us=self._uptime.old_before_us(policy.max_age_s or 0.0),
             is_sharp=is_sharp,
         )
-
-    async def _forget_silent_cursors(self, stream: Stream) -> None:
-        """Forget the cursors that were not set for as long as they hold: what set them is taken for dead."""
-        for cut in list(stream.cuts.values()):
-            if cut.kind != m.CutKind.CURSOR or not cut.hold_s:
-                continue
-            if cut.saved_us < self._uptime.old_before_us(cut.hold_s) and await self._streams.forget_cut(
-                stream.name, cut.name, kind=cut.kind, saved_us=cut.saved_us
-            ):
-                logger.info("cursor forgotten stream=%s cursor=%s not_set_for_s=%d", stream.name, cut.name, cut.hold_s)
 
     def _facts(self, stream: Stream) -> StreamFacts:
         parts = {}

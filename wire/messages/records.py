@@ -204,7 +204,7 @@ class CutsSaved(Record):
 class CutForgotten(Record):
     """A cut has no name any more."""
 
-    stream_id: StreamId
+    stream_id: OpenStreamId
     kind: U8
     name: Text
 
