@@ -99,8 +99,8 @@ class CursorLags:
             for stream_id in list(islice(self._changed, self._visited_count_max)):
                 self._changed.pop(stream_id, None)
                 try:
-                    with await self._container.loader.pin(m.Required(streams=[stream_id])):
-                        self._measure(stream_id)
+                    with await self._container.loader.pin(m.Required(open_streams=[stream_id])):
+                        await self._measure(stream_id)
                 except BaseException:
                     self.found([stream_id])
                     raise
@@ -119,28 +119,29 @@ class CursorLags:
         shown = set(map(id, most))
         return most, [lag for lag in lags if id(lag) not in shown]
 
-    def _measure(self, stream_id: int) -> None:
+    async def _measure(self, stream_id: int) -> None:
+        """Measure the cursors of a stream, which is pinned with its open segments."""
+        cursors: dict[str, tuple[m.SavedCut, list[int]]] = {}
         stream = self._state.streams.get(stream_id)
-        cursors = [cut for cut in stream.cuts.values() if cut.kind == m.CutKind.CURSOR] if stream else []
+        for cut in stream.cuts.values() if stream else ():
+            if stream is not None and cut.kind == m.CutKind.CURSOR:
+                cursors[cut.name] = cut, _unread(stream, cut)
         if stream is None or not cursors:
             self._lags.pop(stream_id, None)
-        else:
-            self._lags[stream_id] = tuple(self._lag(stream, cut) for cut in cursors)
+            return
+        # Of the replaced segments only those that a cursor has not passed are loaded.
+        segment_ids = {segment_id for _, unread in cursors.values() for segment_id in unread}
+        with await self._container.loader.pin(m.Required(segments=sorted(segment_ids))):
+            self._lags[stream_id] = tuple(self._lag(stream, cut, unread) for cut, unread in cursors.values())
 
-    def _lag(self, stream: Stream, cut: m.SavedCut) -> CursorLag:
+    def _lag(self, stream: Stream, cut: m.SavedCut, unread: Iterable[int]) -> CursorLag:
         positions = {segment_id: offset for segment_id, offset, _ in cut.positions}
-        if all(stream.part(segment_id) is not None for segment_id in positions):
-            parts = stream.parts_around(positions)
-            lineage = Lineage(parts)
-        else:  # truncated away
-            parts, lineage = stream.parts, Lineage(stream.history())
-        passed = lineage.before(segment_id for segment_id in positions if segment_id in lineage.by_id)
         size_bytes, oldest_us = 0, 0
-        for part in parts:
-            segment = self._state.segments.get(part.segment_id)
-            if segment is None or part.segment_id in passed:
+        for segment_id in unread:
+            segment = self._state.segments.get(segment_id)
+            if segment is None:
                 continue
-            offset = max(segment.start_offset, positions.get(part.segment_id, 0))
+            offset = max(segment.start_offset, positions.get(segment_id, 0))
             if offset < segment.length:
                 size_bytes += segment.length - offset
                 entry = segment.index.floor(offset)
@@ -153,3 +154,15 @@ class CursorLags:
             oldest_us=oldest_us,
             saved_us=cut.saved_us if cut.hold_s else None,
         )
+
+
+def _unread(stream: Stream, cut: m.SavedCut) -> list[int]:
+    """Return the segments that a cursor has not passed as a whole."""
+    ids = [position.segment_id for position in cut.positions]
+    if all(stream.part(segment_id) is not None for segment_id in ids):
+        parts = stream.parts_around(ids)
+        lineage = Lineage(parts)
+    else:  # truncated away
+        parts, lineage = stream.parts, Lineage(stream.history())
+    passed = lineage.before(segment_id for segment_id in ids if segment_id in lineage.by_id)
+    return [part.segment_id for part in parts if part.segment_id not in passed]

@@ -65,8 +65,13 @@ def take_rows(state: ContainerState) -> CheckpointRows:
                 ]
             else:
                 touched = state.touched[detail.table.name].take()
+                if detail.unwritten is not None:
+                    touched += [
+                        (number, key) for number, entity in entities.items() for key in detail.unwritten(entity)
+                    ]
+                    touched = list(dict.fromkeys(touched))
                 deleted = [key for key in changed if key[0] not in entities]
-                removed[detail.table] = [*deleted, *touched]
+                removed[detail.table] = [*deleted, *map(_row_key, touched)]
                 added[detail.table] = _touched_rows(detail, cache, touched)
     exclusive = state.exclusive_writers
     streams = exclusive.unstored.take()
@@ -97,6 +102,12 @@ def take_rows(state: ContainerState) -> CheckpointRows:
             ]
         ),
     )
+
+
+def _row_key(touched: tuple[int, Any]) -> Key:
+    """Return the primary key of a touched row; a detail of several key columns is touched by a tuple of them."""
+    number, key = touched
+    return (number, *key) if isinstance(key, tuple) else touched
 
 
 def _touched_rows(detail: Detail[Any], cache: EntityCache[Any], touched: Iterable[tuple[int, Any]]) -> list[Row]:

@@ -1,11 +1,12 @@
 """How streams are stored in a checkpoint."""
 
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 from millrace.model.lineage import StreamPart
 from millrace.server.container.state.labels import labels_of
-from millrace.server.container.state.stream import Stream
+from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream, epoch_key, part_key
 from millrace.wire import messages as m
 
 from .kind import Detail, Kind
@@ -26,23 +27,17 @@ CUTS: Final = Table(
     integers=["stream_id", "kind", "saved_us", "hold_s"],
     texts=["name", "positions"],  # the positions as JSON
 )
+"""Saved cuts, and the parts and epochs of streams.
+
+A row of kind `PART_ROW` is a part: its id as the name, the epochs that created and replaced it as `saved_us` and
+`hold_s`, its key range as the positions. A row of kind `EPOCH_ROW` is an epoch: its number as the name, its start as
+`saved_us`, its cause and its segments as the positions. They have no table of their own, so folders without these rows
+are as they were.
+"""
+_NOTHING: Final = "[]"
 
 
 def _stream_row(stream: Stream) -> Row:
-    parts = [
-        (part.segment_id, *range_texts(part.key_range.low, part.key_range.last), part.epoch, part.sealed_epoch)
-        for part in stream.parts
-    ]
-    epochs = [
-        (
-            epoch.number,
-            epoch.started_us,
-            epoch.cause,
-            list(epoch.sealed_ids),
-            [(segment_id, *range_texts(low, last)) for segment_id, low, last in epoch.created],
-        )
-        for epoch in stream.epochs
-    ]
     return (
         stream.stream_id,
         stream.created_us,
@@ -50,13 +45,16 @@ def _stream_row(stream: Stream) -> Row:
         stream.sealed,
         stream.name,
         stream.configuration,
-        json_text(parts),
-        json_text(epochs),
+        _NOTHING,
+        _NOTHING,
     )
 
 
 def _load_stream(*, sealed: int, parts: str, epochs: str, **columns: Any) -> Stream:
     stream = Stream(sealed=bool(sealed), **columns)
+    if epochs == _NOTHING:
+        return stream
+    stream.has_rows = False
     stream.parts = [
         StreamPart(
             segment_id=segment_id,
@@ -81,10 +79,59 @@ def _load_stream(*, sealed: int, parts: str, epochs: str, **columns: Any) -> Str
     return stream
 
 
-def _load_cuts(stream: Stream, rows: list[Row]) -> None:
-    for kind, saved_us, hold_s, name, positions in rows:
-        places = [m.SavedPosition(*position) for position in json.loads(positions)]
-        stream.cuts[kind, name] = m.SavedCut(kind, name, saved_us, places, hold_s)
+def _row_of_key(stream: Stream, key: tuple[int, str]) -> Row | None:
+    kind, name = key
+    if kind == PART_ROW:
+        part = stream.part(int(name))
+        return None if part is None else _part_row(part, key)
+    if kind == EPOCH_ROW:
+        epoch = stream.epoch_record(int(name))
+        return None if epoch is None else _epoch_row(epoch, key)
+    cut = stream.cuts.get(key)
+    return None if cut is None else (cut.kind, cut.saved_us, cut.hold_s, cut.name, json_text(cut.positions))
+
+
+def _part_row(part: StreamPart, key: tuple[int, str]) -> Row:
+    kind, name = key
+    places = range_texts(part.key_range.low, part.key_range.last)
+    return kind, part.epoch, part.sealed_epoch, name, json_text(places)
+
+
+def _part_of_row(epoch: int, sealed_epoch: int, name: str, places: str) -> StreamPart:
+    key_range = range_of_texts(*json.loads(places))
+    return StreamPart(segment_id=int(name), key_range=key_range, epoch=epoch, sealed_epoch=sealed_epoch)
+
+
+def _epoch_row(epoch: m.EpochRecord, key: tuple[int, str]) -> Row:
+    kind, name = key
+    created = [(segment_id, *range_texts(low, last)) for segment_id, low, last in epoch.created]
+    return kind, epoch.started_us, 0, name, json_text((epoch.cause, list(epoch.sealed_ids), created))
+
+
+def _epoch_of_row(started_us: int, name: str, content: str) -> m.EpochRecord:
+    cause, sealed_ids, created = json.loads(content)
+    segments = [m.SegmentRangeRecord(segment_id, *places_of_texts(low, last)) for segment_id, low, last in created]
+    return m.EpochRecord(int(name), started_us, cause, sealed_ids, segments)
+
+
+def _load_rows(stream: Stream, rows: list[Row]) -> None:
+    parts: list[StreamPart] = []
+    for kind, saved_us, hold_s, name, content in rows:
+        if kind == PART_ROW:
+            parts.append(_part_of_row(saved_us, hold_s, name, content))
+        elif kind == EPOCH_ROW:
+            stream.epochs.append(_epoch_of_row(saved_us, name, content))
+        else:
+            places = [m.SavedPosition(*position) for position in json.loads(content)]
+            stream.cuts[kind, name] = m.SavedCut(kind, name, saved_us, places, hold_s)
+    if stream.has_rows:
+        stream.parts = sorted(parts, key=lambda part: (part.epoch, part.segment_id))
+
+
+def _unwritten_keys(stream: Stream) -> Iterator[tuple[int, str]]:
+    if not stream.has_rows:
+        yield from (part_key(segment_id) for segment_id in stream.segment_ids)
+        yield from (epoch_key(epoch.number) for epoch in stream.epochs)
 
 
 STREAMS: Final[Kind[Stream]] = Kind(
@@ -93,7 +140,9 @@ STREAMS: Final[Kind[Stream]] = Kind(
         number=9,
         key=["stream_id"],
         integers=["stream_id", "created_us", "epoch", "sealed"],
-        texts=["name", "configuration", "parts", "epochs"],  # the lists as JSON, key ranges in hexadecimal digits
+        # The lists, as JSON with key ranges in hexadecimal digits, are empty but in folders of earlier versions. A
+        # stream is stored whole once when it is read from such a row: see `CUTS`.
+        texts=["name", "configuration", "parts", "epochs"],
         indexes=[["name"]],
     ),
     name="name",
@@ -104,12 +153,6 @@ STREAMS: Final[Kind[Stream]] = Kind(
             table=LABELS,
             rows=lambda stream: ((label, stream.name) for label in sorted(labels_of(stream.configuration))),
         ),
-        Detail(
-            table=CUTS,
-            rows=lambda stream: (
-                (cut.kind, cut.saved_us, cut.hold_s, cut.name, json_text(cut.positions)) for cut in stream.cuts.values()
-            ),
-            load=_load_cuts,
-        ),
+        Detail(table=CUTS, row=_row_of_key, load=_load_rows, unwritten=_unwritten_keys),
     ),
 )

@@ -3,7 +3,7 @@
 A stream's record creates, seals, truncates and deletes its segments too, so that all of them change together.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from millrace.model.key_range import KeyRange
@@ -11,9 +11,10 @@ from millrace.model.names import segment_of_stream
 from millrace.wire import messages as m
 
 from .apply_segments import create_segment, seal_segments, truncate_segments
+from .container_state import ContainerState
 from .current_batch import EPOCH_MAX, CurrentBatch
 from .labels import config_of
-from .stream import Stream
+from .stream import Stream, epoch_key, part_key
 
 _CUT_KINDS: Final = frozenset(m.CutKind)
 
@@ -38,7 +39,7 @@ def _stream_created(batch: CurrentBatch, record: m.StreamCreated) -> None:
     if record.cursors:
         state.moved_cursors.add(stream.stream_id)
     for (name,) in record.cursors:
-        stream.cuts[m.CutKind.CURSOR, name] = m.SavedCut(m.CutKind.CURSOR, name, record.created_us, at_start)
+        save_cut(state, stream, m.SavedCut(m.CutKind.CURSOR, name, record.created_us, at_start))
     begin_epoch(
         batch,
         stream,
@@ -103,6 +104,19 @@ def begin_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> No
             keys=KeyRange.inclusive(low, last),
         )
     stream.begin_epoch(epoch)
+    batch.state.touch("cuts", stream.stream_id, epoch_key(epoch.number))
+    _touch_parts(batch.state, stream, [*epoch.sealed_ids, *(segment_id for segment_id, _, _ in epoch.created)])
+
+
+def _touch_parts(state: ContainerState, stream: Stream, segment_ids: Iterable[int]) -> None:
+    for segment_id in segment_ids:
+        state.touch("cuts", stream.stream_id, part_key(segment_id))
+
+
+def save_cut(state: ContainerState, stream: Stream, cut: m.SavedCut) -> None:
+    """Keep a cut of a stream under its name, in place of the one before."""
+    stream.cuts[cut.kind, cut.name] = cut
+    state.touch("cuts", stream.stream_id, (cut.kind, cut.name))
 
 
 def _stream_updated(batch: CurrentBatch, stream: Stream, record: m.StreamUpdated) -> None:
@@ -160,6 +174,7 @@ def _move_start(batch: CurrentBatch, stream_id: int, positions: Sequence[m.Saved
     }
     if deleted:
         stream.drop_parts(deleted)
+        _touch_parts(state, stream, deleted)
         state.delete_segments(deleted)
         state.streams.changed(stream)
 
@@ -185,12 +200,13 @@ def _check_cuts(batch: CurrentBatch, _: Stream, record: m.CutsSaved) -> None:
 
 def _cuts_saved(batch: CurrentBatch, stream: Stream, record: m.CutsSaved) -> None:
     for kind, name, positions, hold_s in record.cuts:
-        stream.cuts[kind, name] = m.SavedCut(kind, name, record.saved_us, positions, hold_s)
+        save_cut(batch.state, stream, m.SavedCut(kind, name, record.saved_us, positions, hold_s))
     batch.state.moved_cursors.add(record.stream_id)
 
 
 def _cut_forgotten(batch: CurrentBatch, stream: Stream, record: m.CutForgotten) -> None:
     stream.cuts.pop((record.kind, record.name), None)
+    batch.state.touch("cuts", record.stream_id, (record.kind, record.name))
     batch.state.moved_cursors.add(record.stream_id)
 
 

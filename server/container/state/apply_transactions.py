@@ -10,7 +10,7 @@ from millrace.wire import messages as m
 
 from .apply_producers import commit_producer
 from .apply_segments import check_merge, merge_segment, seal_segments
-from .apply_streams import begin_epoch, check_epoch
+from .apply_streams import begin_epoch, check_epoch, save_cut
 from .container_state import LOST_NAME, ContainerState
 from .current_batch import CurrentBatch
 from .quarantine import CONTAINER, UnfitRecordError
@@ -171,9 +171,8 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
             kind = m.CutKind.CURSOR
             before = stream.cuts.get((kind, cursor.name))
             hold_s = 0 if before is None else before.hold_s
-            stream.cuts[kind, cursor.name] = m.SavedCut(
-                kind, cursor.name, record.committed_us, cursor.positions, hold_s
-            )
+            saved = m.SavedCut(kind, cursor.name, record.committed_us, cursor.positions, hold_s)
+            save_cut(state, stream, saved)
             state.streams.changed(stream)
             state.moved_cursors.add(stream.stream_id)
     for producer in record.producers:

@@ -83,7 +83,7 @@ KINDS: Final = (
     ("producers", "number", "writer_id"),
 )
 """Of entities, each with the attributes that are its number and its name."""
-TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences", "parts")
+TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences", "parts", "cuts")
 """What an entity may have very much of: of these, the single rows that changed are stored."""
 
 

@@ -20,6 +20,19 @@ EPOCH_SEGMENT_SIZE_BYTES: Final = 150
 CUT_SIZE_BYTES: Final = 500
 CUT_POSITION_SIZE_BYTES: Final = 200
 """Memory of a stream, and of one of what it has many of (measured, rounded up)."""
+PART_ROW: Final = 101
+EPOCH_ROW: Final = 102
+"""The kinds under which the checkpoint stores parts and epochs, beside the kinds of saved cuts (`m.CutKind`)."""
+
+
+def part_key(segment_id: int) -> tuple[int, str]:
+    """Return the key of the row of a part, for `ContainerState.touch`."""
+    return PART_ROW, f"{segment_id:020}"
+
+
+def epoch_key(number: int) -> tuple[int, str]:
+    """Return the key of the row of an epoch, for `ContainerState.touch`. Its order is that of the epochs."""
+    return EPOCH_ROW, f"{number:010}"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -38,6 +51,8 @@ class Stream:
     # By kind and name.
     cuts: dict[tuple[int, str], m.SavedCut] = field(default_factory=dict)
     sealed: bool = False
+    # False if an earlier version stored the parts and the epochs: the next checkpoint stores a row for each of them.
+    has_rows: bool = True
     # Admitted: the epoch after the commits that are queued.
     admitted_epoch: int = field(init=False)
     # All parts by id, in the order of creation; the ids of those that nothing has replaced.

@@ -1,5 +1,7 @@
 """The cost of a scaling does not grow with what was scaled before; counted, not timed. Behaviour 106."""
 
+import json
+
 import pytest
 
 from millrace.server.container.entity_cache import Pins
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.asyncio
 WHOLE = [m.KeyRangeRecord(0, 2**64 - 1)]
 HALVES = [m.KeyRangeRecord(0, 2**63 - 1), m.KeyRangeRecord(2**63, 2**64 - 1)]
 SCALES_COUNT = 300
+BY_EVENTS = json.dumps({"scaling": {"kind": "events", "target_per_s": 10, "min_segments": 1}})
 
 
 async def scale(streams: Streams, *, is_written: bool = True) -> Stream:
@@ -65,6 +68,37 @@ async def test_a_late_scaling_costs_what_the_first_did(streams: Streams) -> None
 
     assert stream.part_count > SCALES_COUNT
     assert costs(streams, stream) == early
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_visit_of_the_policies_loads_the_open_segments_only(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """Behaviour 106: scaling by load, and the lag of a cursor at the tail, do not depend on replaced segments."""
+    counts: list[int] = []
+    loader = streams.opened.container.loader
+    pin = loader.pin
+
+    async def counted(required: m.Required) -> Pins:
+        pins = await pin(required)
+        counts.append(len(pins))
+        return pins
+
+    await streams.controller.update("a/b", configuration=BY_EVENTS)
+    for _ in range(20):
+        await scale(streams, is_written=is_written)
+    stream = streams.controller.find("a/b")
+    tail = [m.SavedPosition(segment_id, 0, 0) for segment_id in stream.open_ids]
+    await streams.controller.save_cuts("a/b", [m.NamedCut(m.CutKind.CURSOR, "at-tail", tail)])
+    monkeypatch.setattr(loader, "pin", counted)
+
+    streams.clock.move(2.0)
+    await streams.runner.scale()
+    await streams.runner.measure()
+
+    assert stream.part_count > 20
+    assert counts
+    assert max(counts) <= 1 + len(stream.open_ids)  # the stream, and its open segments
 
 
 async def test_one_record_of_a_truncation_names_all_segments() -> None:
