@@ -3,7 +3,7 @@
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,11 +12,17 @@ import typer
 
 from millrace.client import blocking
 from millrace.client.client import Client, connect
-from millrace.client.options import ADDRESS_DEFAULT, ADDRESS_VARIABLE, TOKEN_VARIABLE, ClientOptions
+from millrace.client.options import (
+    ADDRESS_DEFAULT,
+    ADDRESS_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    ClientOptions,
+    read_token,
+)
 from millrace.client.waiting import Waiting
-from millrace.model.errors import InvalidArgumentError, MillraceError
+from millrace.model.errors import MillraceError
 from millrace.model.quantities import parse_duration
-from millrace.model.token_file import parse_token
 
 from .output import print_waiting
 
@@ -26,9 +32,11 @@ COMPLETED_COUNT_MAX: Final = 200
 
 def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
     """Return the streams that begin with a text, for a shell that completes it; none where no server answers."""
-    options = ClientOptions(connect_timeout_s=COMPLETION_TIMEOUT_S, request_timeout_s=COMPLETION_TIMEOUT_S)
+    server = Server(**{option.name: context.params.get(option.name) for option in fields(Server)})
+    timeout_s = min(server.timeout_s or COMPLETION_TIMEOUT_S, COMPLETION_TIMEOUT_S)
+    options = ClientOptions(connect_timeout_s=timeout_s, request_timeout_s=timeout_s)
     try:
-        with blocking.connect(context.params.get("address"), options=options) as client:
+        with blocking.connect(server.address, token=server.token(), options=options) as client:
             return list(islice(client.list_streams(incomplete), COMPLETED_COUNT_MAX))
     except (MillraceError, OSError):
         return []  # a shell has no place to say why
@@ -60,7 +68,7 @@ class Server:
         typer.Option(
             metavar="FILE",
             help="File that holds the token of the server.",
-            show_default=f"the token in ${TOKEN_VARIABLE}",
+            show_default=f"the file in ${TOKEN_FILE_VARIABLE}, or the token in ${TOKEN_VARIABLE}",
             rich_help_panel="Connection",
             exists=True,
             dir_okay=False,
@@ -90,6 +98,14 @@ class Server:
         named += [] if self.token_file is None else ["--token-file", str(self.token_file)]
         return named if self.timeout_s is None else [*named, "--timeout", f"{self.timeout_s:g}s"]
 
+    def token(self) -> str | None:
+        """Return the token in the file, None without a file.
+
+        Raises:
+            InvalidArgumentError: the token file is invalid.
+        """
+        return None if self.token_file is None else read_token(self.token_file)
+
     @contextmanager
     def connect(self, *, on_waiting: Callable[[Waiting | None], None] = print_waiting) -> Iterator[blocking.Client]:
         """Lend a client of the server.
@@ -101,22 +117,14 @@ class Server:
             InvalidArgumentError: the address or the token file is invalid.
             ServerUnreachableError: nothing answers there.
         """
-        with blocking.connect(self.address, token=self._token(), options=self._options(on_waiting)) as client:
+        with blocking.connect(self.address, token=self.token(), options=self._options(on_waiting)) as client:
             yield client
 
     @asynccontextmanager
     async def connect_async(self, *, on_waiting: Callable[[Waiting | None], None]) -> AsyncIterator[Client]:
         """Lend a client for asyncio. See `connect`."""
-        async with connect(self.address, token=self._token(), options=self._options(on_waiting)) as client:
+        async with connect(self.address, token=self.token(), options=self._options(on_waiting)) as client:
             yield client
-
-    def _token(self) -> str | None:
-        if self.token_file is None:
-            return None
-        try:
-            return parse_token(self.token_file.read_bytes())
-        except ValueError as error:
-            raise InvalidArgumentError(f"{self.token_file}: {error}") from None
 
     def _options(self, on_waiting: Callable[[Waiting | None], None]) -> ClientOptions:
         options = ClientOptions(outage_timeout_s=self.outage_timeout_s, on_waiting=on_waiting)

@@ -517,9 +517,10 @@ def connect(
         address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240. Several, with
             commas between them, are dialed in turn, from the one that served last, the next one after an error or a
             second of silence: of a server and its standby.
-        token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent.
+        token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent, or
+            that in the file of the variable MILLRACE_TOKEN_FILE, which is read once, here.
 
     Raises:
-        InvalidArgumentError: the address is none; it is a ValueError, too.
+        InvalidArgumentError: the address, the token or the token file is invalid; it is a ValueError, too.
     """
     return Client(str(chosen_addresses(address)), chosen_options(options, token=token, tls=tls))

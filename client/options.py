@@ -5,10 +5,12 @@ import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from millrace.model.address import Address, Addresses
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.token_file import parse_token
 from millrace.wire.limits import DATA_PORT, KIB, MIB
 
 from .waiting import Waiting
@@ -17,6 +19,8 @@ ADDRESS_VARIABLE: Final = "MILLRACE_ADDRESS"
 """The environment variable of the server that a program means when it names none."""
 TOKEN_VARIABLE: Final = "MILLRACE_TOKEN"  # noqa: S105  # a name, not the token
 """The environment variable of the token that goes with it."""
+TOKEN_FILE_VARIABLE: Final = "MILLRACE_TOKEN_FILE"  # noqa: S105  # a name, not the token
+"""The environment variable of the file that holds this token, in place of the token."""
 ADDRESS_DEFAULT: Final = str(Address("127.0.0.1", DATA_PORT))
 TEXT_SIZE_BYTES_MAX: Final = 7 * KIB
 """Of the token and of the name of a client: both fit the first frame of a connection."""
@@ -123,14 +127,45 @@ def chosen_addresses(text: str | None) -> Addresses:
 def chosen_options(
     options: ClientOptions | None, *, token: str | None, tls: bool | ssl.SSLContext | None
 ) -> ClientOptions:
-    """Return the options with what a caller gave beside them; the token is else that of MILLRACE_TOKEN.
+    """Return the options with what a caller gave beside them; the token is else that of the environment.
 
-    A token in `options` comes before the environment, and `token=""` sends none.
+    A token in `options` comes before the environment, and `token=""` sends none. May read the token file.
+
+    Raises:
+        InvalidArgumentError: the token, or the token file of the environment, is invalid.
     """
     options = options or ClientOptions()
     if token is None:
-        token = options.token or os.environ.get(TOKEN_VARIABLE, "").strip()
+        token = options.token or _environment_token()
     return replace(options, token=token, tls=options.tls if tls is None else tls)
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Blocks.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, or does not hold one token.
+    """
+    try:
+        return parse_token(path.read_bytes())
+    except OSError as error:
+        problem = f"cannot read the token file: {error.strerror or error}"
+    except ValueError as error:
+        problem = f"cannot use the token file: {error}"
+    raise InvalidArgumentError(f"{path}: {problem}")
+
+
+def _environment_token() -> str:
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    path = os.environ.get(TOKEN_FILE_VARIABLE, "")
+    if not path:
+        return token
+    if token:
+        raise InvalidArgumentError(f"{TOKEN_FILE_VARIABLE}: must not be set where {TOKEN_VARIABLE} is set")
+    try:
+        return read_token(Path(path))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{TOKEN_FILE_VARIABLE}: {error}") from None
 
 
 def _check_text(name: str, value: object) -> None:

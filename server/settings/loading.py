@@ -41,7 +41,9 @@ logger = logging.getLogger(__name__)
 
 FILE_VARIABLE: Final = f"{PREFIX}CONFIG"
 """The environment variable of the file of settings, where the command line names none."""
-OTHERS: Final = frozenset({FILE_VARIABLE, f"{PREFIX}ADDRESS", f"{PREFIX}TOKEN", f"{PREFIX}CHAOS_SEED"})
+OTHERS: Final = frozenset(
+    {FILE_VARIABLE, f"{PREFIX}ADDRESS", f"{PREFIX}TOKEN", f"{PREFIX}TOKEN_FILE", f"{PREFIX}CHAOS_SEED"}
+)
 """Variables of ours that are no settings of a server: those of clients and of tests."""
 FLAGS: Final = {
     "data_dir": "--data-dir",

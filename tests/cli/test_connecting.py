@@ -2,12 +2,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from millrace.client.testing import TestServer
+from millrace.client import blocking
+from millrace.client.testing import SETTINGS_SMALL, TestServer, server
 from tests.cli.conftest import Run
 
 Complete = Callable[[str, str], list[str]]
@@ -39,6 +40,30 @@ def test_streams_are_completed_from_the_server(ask: Run, running: TestServer, co
     assert complete("millrace read completed/a oth", running.address) == ["other/c"]
     away = f"millrace read --address {running.address} completed/b"
     assert complete(away, "127.0.0.1:1") == ["completed/b"]
+
+
+@pytest.fixture
+def guarded() -> Iterator[TestServer]:
+    """A server that asks for the token `s3cret`, with the stream `guarded/a`."""
+    with server(settings={**SETTINGS_SMALL, "MILLRACE_FRONT_TOKEN": "s3cret"}) as running:
+        with blocking.connect(running.address, token="s3cret") as client:
+            client.create_stream("guarded/a")
+        yield running
+
+
+def test_completion_sends_the_token(
+    guarded: TestServer, complete: Complete, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text("s3cret\n")
+    wrong.write_text("a\nb\n")
+
+    assert complete(f"millrace read --token-file {right} guarded/", guarded.address) == ["guarded/a"]
+    assert complete(f"millrace cut save --token-file {right} guarded/", guarded.address) == ["guarded/a"]
+    for other in ("", f"--token-file {wrong} ", f"--token-file {tmp_path / 'none'} "):
+        assert "".join(complete(f"millrace read {other}guarded/", guarded.address)) == ""
+    monkeypatch.setenv("MILLRACE_TOKEN_FILE", str(right))
+    assert complete("millrace read guarded/", guarded.address) == ["guarded/a"]
 
 
 def test_options_and_commands_are_completed(complete: Complete) -> None:

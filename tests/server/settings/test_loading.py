@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millrace.client.options import ADDRESS_VARIABLE, TOKEN_VARIABLE
+from millrace.client.options import ADDRESS_VARIABLE, TOKEN_FILE_VARIABLE, TOKEN_VARIABLE
 from millrace.client.pytest_plugin import SEED_VARIABLE
 from millrace.model.address import Address
 from millrace.server.errors import ConfigurationError
@@ -249,7 +249,7 @@ def test_names_of_nobody_are_ignored_with_a_warning(
 
 
 def test_the_variables_of_clients_and_tests_are_known() -> None:
-    assert {ADDRESS_VARIABLE, TOKEN_VARIABLE, SEED_VARIABLE, "MILLRACE_CONFIG"} == OTHERS
+    assert {ADDRESS_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, SEED_VARIABLE, "MILLRACE_CONFIG"} == OTHERS
 
 
 def test_assignments_are_names_and_values() -> None:
