@@ -120,6 +120,7 @@ class LinkedExtent(_Range):
 
     Attributes:
         source_id: the segment that was merged; nothing else refers to it any more.
+        is_unreadable: whether the flusher could not copy the bytes; see `Segment.unreadable`.
         others: as of `Extent`.
     """
 
@@ -132,6 +133,7 @@ class LinkedExtent(_Range):
     sequence: int
     end_events: int
     wall_time_us: int
+    is_unreadable: bool = False
 
     def __post_init__(self) -> None:
         """Check it: an empty segment is merged without a link."""

@@ -63,7 +63,7 @@ async def borders_between(
     """
     borders: list[Border] = []
     # Both are taken before the first wait.
-    chunks, extents = list(segment.chunks), list(segment.tail.extents)
+    chunks, extents = list(segment.chunks), [*segment.unreadable, *segment.tail.extents]
     for chunk in chunks:
         if chunk.start_offset < end and chunk.end_offset > start:
             borders += await _borders_of_chunk(reader, chunk, start, end)

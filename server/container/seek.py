@@ -36,18 +36,19 @@ async def seek_event_time(
         StorageError: tier 2 failed.
     """
     place = segment.start_offset
-    while (chunk := _next_chunk(segment, place, timestamp_us)) is not None:
+    entry = None
+    while entry is None and (chunk := _next_chunk(segment, place, timestamp_us)) is not None:
         entry = await _seek_in_chunk(reader, chunk, place=place, timestamp_us=timestamp_us)
-        if entry is not None:
-            return _clipped(entry, segment)
         place = chunk.end_offset
-    # In the same step in which no chunk was left: what is flushed meanwhile is in this list still.
-    borders = [
-        (IndexEntry(extent.offset, extent.start_events, extent.wall_time_us), parts_of(merged, extent))
-        for extent in segment.tail.extents
-        if extent.end > place
-    ]
-    entry = await asyncio.to_thread(_seek_in_tail, borders, timestamp_us)
+    # In the same step in which the last chunk was found: extents that are flushed meanwhile are in this list still.
+    extents = [extent for extent in segment.tail.extents if extent.end > place] if entry is None else []
+    if extents or segment.unreadable:
+        borders = [
+            (IndexEntry(extent.offset, extent.start_events, extent.wall_time_us), parts_of(merged, extent))
+            for extent in (*segment.unreadable, *extents)
+        ]
+        in_extents = await asyncio.to_thread(_seek_in_tail, borders, timestamp_us)
+        entry = min((each for each in (entry, in_extents) if each is not None), default=None)
     return None if entry is None else _clipped(entry, segment)
 
 
@@ -69,6 +70,11 @@ async def seek_before_event_time(
     while found is None and (chunk := _previous_chunk(segment, place, timestamp_us)) is not None:
         found = await _seek_before_in_chunk(reader, chunk, place=place, timestamp_us=timestamp_us)
         place = chunk.start_offset
+    links = [link for link in segment.unreadable if link.offset < end]
+    if links:
+        spans = [(link.offset, link.end, parts_of(merged, link)) for link in reversed(links)]
+        in_links = await asyncio.to_thread(_seek_before_in_tail, spans, timestamp_us)
+        found = max((each for each in (found, in_links) if each is not None), default=None)
     if found is None or found[1] <= segment.start_offset:
         return None
     return max(found[0], segment.start_offset), found[1]
@@ -84,7 +90,7 @@ def parts_of(merged: Mapping[int, Segment], extent: Extent | LinkedExtent) -> li
 def parts_between(merged: Mapping[int, Segment], segment: Segment, start: int, end: int) -> list[ChunkRecord | Extent]:
     """Return the chunks and extents that hold bytes of [start, end)."""
     parts: list[ChunkRecord | Extent] = [c for c in segment.chunks if c.start_offset < end and c.end_offset > start]
-    for extent in segment.tail.extents:
+    for extent in (*segment.unreadable, *segment.tail.extents):
         if extent.offset < end and extent.end > start:
             parts += parts_of(merged, extent)
     return parts

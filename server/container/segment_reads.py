@@ -51,7 +51,7 @@ class SegmentReads:
         self.check_readable(segment, offset)
         if offset == segment.length:
             return []
-        extent = segment.tail.at(offset)
+        extent = segment.extent_at(offset)
         if extent is None:
             found = self._tier2.read(segment, offset, size_max)
             return found if isinstance(found, list) else PendingRead(partial(self._fetched, found, segment, offset))
@@ -85,6 +85,6 @@ class SegmentReads:
             return await found
         except SegmentNotFoundError:
             # Its bytes were copied to chunks of this segment during the read, and it was deleted: read them here.
-            if segment.tail.at(offset) is extent:
+            if segment.extent_at(offset) is extent:
                 raise
         return await self.read(segment, offset, size_max)

@@ -73,7 +73,7 @@ async def _known_border(container: SegmentContainer, segment: Segment, offset: i
     if offset < segment.flushed_offset:
         await container.reader.load_index(segment, offset, offset + 1)
     entry = segment.index.floor(offset)
-    extent = segment.tail.at(offset)
+    extent = segment.extent_at(offset)
     known = [segment.start_offset]
     known += (border for damage in segment.damages for border in (damage.start, damage.end) if border <= offset)
     if entry is not None:

@@ -25,6 +25,8 @@ from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import BranchesDifferError, StreamNotFoundError
 from millrace.wire import messages as m
 
+from .part_count import check_part_count
+
 TAIL_POSITIONS_COUNT_MAX: Final = 4096
 """In the reply to a commit; who wants more asks for the tails."""
 
@@ -109,7 +111,7 @@ def plan_transaction(
 
     Raises:
         BranchesDifferError: as `chosen_parts`.
-        InvalidArgumentError: a segment would have too many events.
+        InvalidArgumentError: a segment would have too many events, or a stream too many segments.
         StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
     """
     sources = chosen_parts(container.state, transaction, named, drops_others=drops_others)
@@ -137,6 +139,8 @@ def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sou
         [part for part, _ in sources], open_parts=stream.open_parts, epoch=stream.epoch, take_id=state.take_id
     )
     created = {segment_id for epoch in plan.epochs for segment_id, _ in epoch.created}
+    if created:
+        check_part_count(stream, len(created))
     # By target: where the next part is merged, and how many events the parts before it have.
     ends: dict[int, int] = {}
     event_counts: dict[int, int] = {}

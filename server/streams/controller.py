@@ -38,6 +38,7 @@ from .cuts import (
     check_room_for_cuts,
 )
 from .endings import abort_all_on
+from .part_count import check_part_count
 from .resizing import resize
 
 _DECISIONS: Final = (
@@ -50,8 +51,6 @@ TAILS_COUNT_MAX: Final = 1000
 """Streams whose tails are told in one reply, which must fit one frame, as must `POSITIONS_PER_STREAM_COUNT_MAX`."""
 PAGE_COUNT: Final = SEGMENTS_PER_STREAM_MAX
 """Replaced segments in a reply, unless more were replaced in one epoch: with all open ones, they must fit one frame."""
-PARTS_PER_STREAM_COUNT_MAX: Final = 64 * SEGMENTS_PER_STREAM_MAX
-"""Segments that can be read: one record of a truncation names them all."""
 
 
 class StreamController:
@@ -460,12 +459,7 @@ class StreamController:
             )
         if len(others) + len(ranges) > SEGMENTS_PER_STREAM_MAX:
             raise InvalidArgumentError(f"a stream has at most {SEGMENTS_PER_STREAM_MAX} segments", subject=stream.name)
-        if stream.part_count + len(ranges) > PARTS_PER_STREAM_COUNT_MAX:
-            raise InvalidArgumentError(
-                f"the stream has {stream.part_count} segments that are open or were replaced and not truncated; with"
-                f" {len(ranges)} more it would have over {PARTS_PER_STREAM_COUNT_MAX}. Truncate it first",
-                subject=stream.name,
-            )
+        check_part_count(stream, len(ranges))
 
 
 def _checked_configuration(configuration: str, name: str) -> StreamConfig:

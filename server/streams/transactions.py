@@ -347,8 +347,8 @@ class TransactionController:
             CursorMovedError: a cursor is not where it is expected.
             ProducerFencedError, ProducerHeldError, ProducerCommittedError: its producer keeps it from being committed,
                 forever: nothing of it is left.
-            InvalidArgumentError: a segment would have too many events, a branch is given twice, or one that is not
-                prepared is meant by its name alone.
+            InvalidArgumentError: a segment would have too many events, a stream too many segments, a branch is given
+                twice, or one that is not prepared is meant by its name alone.
             StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cursor cannot be where it is to be moved.
         """

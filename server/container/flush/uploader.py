@@ -27,7 +27,6 @@ from millrace.server.errors import (
     ChunkNotFoundError,
     SegmentDamagedError,
     SegmentNotFoundError,
-    ServerError,
     StorageError,
 )
 from millrace.server.tier2 import (
@@ -39,7 +38,6 @@ from millrace.server.tier2 import (
     encode_chunk,
     times_of,
 )
-from millrace.wire.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -62,46 +60,30 @@ class Uploader:
         self._page_size_bytes = page_size_bytes
         # One call after the other: two would publish the same tail twice.
         self._lock = asyncio.Lock()
-        # Segments whose tails stay in memory, since what was merged into them cannot be read.
-        self._stuck: set[int] = set()
 
     def candidates(self) -> list[Segment]:
         """Return the segments whose tails are to be flushed: not those whose bytes are copied with their target."""
-        found = list(self._state.unmerged.values())
-        if self._stuck:
-            found += [each for each in self._state.merged.values() if each.tail and self._is_stuck(each)]
-        return found
-
-    def _is_stuck(self, merged: Segment) -> bool:
-        return merged.link is not None and merged.link.target_id in self._stuck
+        return list(self._state.unmerged.values())
 
     async def upload(self, segments: Sequence[Segment]) -> None:
         """Flush a chunk's worth of each of the segments, a few at the same time. Safe to cancel.
 
-        Waits for another call that is under way. Damage of one segment keeps no other from being flushed; it is raised
-        at the end.
+        Waits for another call that is under way. A merged segment that is damaged is left where it is, and what follows
+        it is flushed by the next call.
 
         Raises:
-            SegmentDamagedError: the bytes of a merged segment cannot be read.
             ChunkExistsError: somebody has published under the epoch.
             StorageError: tier 2 refused; what was flushed before stays flushed.
         """
-        damage: ServerError | None = None
         at_once = self._options.flushes_at_once
         async with self._lock:
             for start in range(0, len(segments), at_once):
                 group = segments[start : start + at_once]
                 results = await asyncio.gather(*map(self._upload, group), return_exceptions=True)
                 self._container.room_changed()
-                for segment, result in zip(group, results, strict=True):
-                    self._stuck.discard(segment.segment_id)
-                    if isinstance(result, ServerError) and result.code is ErrorCode.SEGMENT_DAMAGED:
-                        self._stuck.add(segment.segment_id)
-                        damage = result
-                    elif isinstance(result, BaseException):
+                for result in results:
+                    if isinstance(result, BaseException):
                         raise result
-        if damage is not None:
-            raise damage
 
     async def _upload(self, segment: Segment) -> None:
         if not segment.tail:
@@ -119,6 +101,12 @@ class Uploader:
             # A truncation or a delete took what was merged, and deleted the segment whose bytes were copied.
             if segment.tail and segment.tail.first is first:
                 raise
+        except SegmentDamagedError as error:
+            if not isinstance(first, LinkedExtent):
+                raise
+            if segment.tail and segment.tail.first is first:
+                logger.error("merged segment not copied segment=%s error=%s", segment.name, error)
+                self._state.set_aside(segment, first)
 
     def _is_small(self, link: LinkedExtent) -> bool:
         """Return whether what was merged is copied together with what is beside it: many commits make few chunks."""
@@ -209,6 +197,9 @@ class Uploader:
                 payload = await self._payload_between(source, start.offset, end.offset)
             except SegmentNotFoundError:
                 self._take_over(segment, records)
+                raise
+            except SegmentDamagedError:
+                self._state.garbage.add((record.name for record in records), delete_after=DeleteAfter.NOW)
                 raise
             borders = moved(found, link, source)
             index = [_border(segment, place, events=events, wall_time_us=link.wall_time_us)]

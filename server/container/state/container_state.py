@@ -174,8 +174,8 @@ class ContainerState:
         # is pinned by the state itself, once: tails and links are nowhere else.
         self.unflushed: dict[int, Segment] = {}
         self.merged: dict[int, Segment] = {}
-        # Of those with a tail the ones that were not merged: the others, of which there may be many more, are flushed
-        # with their target.
+        # Of those with a tail the ones that are flushed for themselves: merged segments, of which there may be many
+        # more, are flushed with their target, unless that could not read them.
         self.unmerged: dict[int, Segment] = {}
         self._held: dict[int, Pins] = {}
         # Chunks that nothing refers to any more.
@@ -314,7 +314,7 @@ class ContainerState:
         number = segment.segment_id
         if number not in self.unflushed:
             self.unflushed[number] = segment
-            if segment.link is None:
+            if segment.link is None or segment.link.is_unreadable:
                 self.unmerged[number] = segment
             self._hold_resident(segment)
         segment.tail.add(extent)
@@ -349,6 +349,31 @@ class ContainerState:
                 self.tail_bytes -= extent.held_bytes
             else:
                 self.delete_segments([extent.source_id], delete_after=delete_after)
+        for link in [each for each in segment.unreadable if segment.deleted or each.end <= segment.start_offset]:
+            segment.unreadable.remove(link)
+            self.delete_segments([link.source_id], delete_after=delete_after)
+        self._move_flushed(segment, offset)
+
+    def set_aside(self, segment: Segment, link: LinkedExtent) -> None:
+        """Move the first extent of a tail, a merged segment that cannot be read, out of the way of what follows.
+
+        The merged segment is flushed for itself from then on, so that neither holds the log.
+        """
+        released = segment.tail.release(link.end)
+        assert released == [link]
+        self._set_unreadable(segment, link)
+        self._move_flushed(segment, link.end)
+        self.segments.changed(segment)
+
+    def _set_unreadable(self, target: Segment, link: LinkedExtent) -> None:
+        link.is_unreadable = True
+        target.unreadable.append(link)
+        source = self.merged[link.source_id]
+        if source.tail:
+            self.unmerged[link.source_id] = source
+
+    def _move_flushed(self, segment: Segment, offset: int) -> None:
+        """Move the end of what is flushed after the tail was released up to `offset`."""
         first_needed = segment.tail.first.offset if segment.tail else offset
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
         if not segment.tail and self.unflushed.pop(segment.segment_id, None) is not None:
@@ -374,7 +399,10 @@ class ContainerState:
             stream.admit_as_durable()
 
     def link(self, link: LinkedExtent) -> None:
-        """Put the bytes of a merged segment into the tail of its target; both are pinned."""
+        """Put the bytes of a merged segment into the tail of its target; both are pinned.
+
+        A link of a checkpoint that is below what is flushed of its target was set aside.
+        """
         source, target = self.segments.peek(link.source_id), self.segments.peek(link.target_id)
         assert source is not None
         assert target is not None
@@ -382,7 +410,10 @@ class ContainerState:
         self._hold_resident(source)
         source.link = link
         self.unmerged.pop(link.source_id, None)
-        self.hold(target, link)
+        if link.end <= target.flushed_offset:
+            self._set_unreadable(target, link)
+        else:
+            self.hold(target, link)
 
     def add_lost_segment(self, segment_id: int) -> Segment:
         """Add a segment whose creation was lost to damage, under a name that says so."""

@@ -92,7 +92,7 @@ class Segment:
     event_count: int = 0
     sealed: bool = False
     deleted: bool = False
-    # Everything below this offset is in tier 2 (or lost); everything from it on is in `tail`.
+    # Everything below this offset is in tier 2, lost, or in `unreadable`; everything from it on is in `tail`.
     flushed_offset: int = 0
     # These begin empty; no arguments, for each default of one is asked for, and every transaction makes segments.
     chunks: list[ChunkRecord] = field(init=False)
@@ -100,6 +100,9 @@ class Segment:
     attributes: dict[str, bytes] = field(init=False)
     writers: dict[int, WriterProgress] = field(init=False)
     tail: Memtable = field(init=False)
+    # Merged segments below `flushed_offset` that could not be copied because of damage. They hold no part of the log.
+    # Reads go through the link, so all bytes are served again if missing chunks are put back.
+    unreadable: list[LinkedExtent] = field(init=False)
     index: SparseIndex = field(init=False)
     watchers: set[Watcher] = field(init=False)
     # Where the bytes are now, if this segment was merged into another. It stays until they are copied there.
@@ -119,7 +122,7 @@ class Segment:
     def __post_init__(self) -> None:
         """Begin with the admitted view of the durable one."""
         self.chunks, self.damages, self.attributes, self.writers = [], [], {}, {}
-        self.tail, self.index, self.watchers = Memtable(), SparseIndex(), set()
+        self.tail, self.unreadable, self.index, self.watchers = Memtable(), [], SparseIndex(), set()
         self.attribute_bytes = self.admitted_attribute_bytes = 0
         self.next_offset = self.length
         self.next_event_count = self.event_count
@@ -202,6 +205,13 @@ class Segment:
             length=self.length,
         )
 
+    def extent_at(self, offset: int) -> Extent | LinkedExtent | None:
+        """Return the extent that holds the byte at `offset`, None if it is in a chunk, or lost."""
+        extent = self.tail.at(offset)
+        if extent is None and self.unreadable:
+            return next((link for link in self.unreadable if link.offset <= offset < link.end), None)
+        return extent
+
     def chunk_from(self, start_offset: int) -> ChunkRecord | None:
         """Return the chunk that starts there, None if there is none."""
         place = bisect_left(self.chunks, start_offset, key=attrgetter("start_offset"))
@@ -227,11 +237,9 @@ class Segment:
         )
 
     def limit_before_damage(self, offset: int, end: int) -> int:
-        """Return the end of the readable bytes from `offset` on, at most `end`."""
-        for damage in self.damages:
-            if offset < damage.start < end:
-                end = damage.start
-        return end
+        """Return the end of the bytes from `offset` on that can be in chunks, at most `end`."""
+        starts = [damage.start for damage in self.damages] + [link.offset for link in self.unreadable]
+        return min((start for start in starts if offset < start < end), default=end)
 
     def replace_attributes(self, attributes: dict[str, bytes]) -> None:
         """Take other attributes as the durable and the admitted ones."""

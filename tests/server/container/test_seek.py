@@ -184,6 +184,28 @@ async def test_a_merged_segment_keeps_its_event_times(is_source_flushed: bool) -
 
 
 @pytest.mark.asyncio
+async def test_times_of_a_damaged_merged_segment_are_found_between_chunks() -> None:
+    """Behaviours 26 and 41: it is not copied, what is before and after it is in chunks."""
+    tier2 = Tier2()
+    tier2.append(block(5, size=SPACING_BYTES))
+    target = tier2.segment
+    source = tier2.another()
+    tier2.append(block(50, 60))
+    await tier2.uploader.upload([source])
+    name = source.chunks[0].name
+    tier2.storage.replace(name, bytes(source.chunks[0].size))
+    merge(tier2, source, target)
+    border, end = target.length - source.length, target.length
+    tier2.append(block(40, 70))
+    while target.tail:
+        await tier2.uploader.upload([target])
+    assert target.unreadable == [source.link]
+    assert [await sought(tier2, at) for at in (5, 6, 60, 61, 71)] == [0, border, border, end, None]
+    assert [await sought_back(tier2, at) for at in (5, 6, 41)] == [None, (0, border), (end, target.length)]
+    assert await sought_back(tier2, 51, end=end) == (border, end)
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("flushed_count", range(4))
 @pytest.mark.parametrize("chunk_size_bytes_small", [MIB, KIB])
 @pytest.mark.parametrize("has_inner", [True, False])

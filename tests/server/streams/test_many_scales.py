@@ -7,6 +7,7 @@ import pytest
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.stream import Stream
 from millrace.server.streams import controller as controller_module
+from millrace.server.streams.part_count import PARTS_PER_STREAM_COUNT_MAX
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
 from millrace.wire.limits import RECORD_SIZE_BYTES_MAX
@@ -103,7 +104,7 @@ async def test_a_visit_of_the_policies_loads_the_open_segments_only(
 
 async def test_one_record_of_a_truncation_names_all_segments() -> None:
     """Behaviour 106: a stream with as many segments as it may have can still be truncated."""
-    positions = [m.SavedPosition(number, 0, 0) for number in range(controller_module.PARTS_PER_STREAM_COUNT_MAX)]
+    positions = [m.SavedPosition(number, 0, 0) for number in range(PARTS_PER_STREAM_COUNT_MAX)]
     assert len(encode(m.StreamStartMoved(1, positions))) < RECORD_SIZE_BYTES_MAX
 
 

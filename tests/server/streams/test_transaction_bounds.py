@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
+from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.transaction import (
@@ -14,7 +15,7 @@ from millrace.server.container.state.transaction import (
     TRANSACTION_SIZE_BYTES,
     OpenTransactions,
 )
-from millrace.server.streams import TransactionsOptions, transaction_limits
+from millrace.server.streams import TransactionsOptions, part_count, transaction_limits
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
@@ -250,3 +251,31 @@ async def test_there_are_bounds(tmp_path: Path) -> None:
         assert await code_of(missing) is ErrorCode.STREAM_NOT_FOUND
         for count in (0, 65_537):
             assert await code_of(peer.ask(m.ReserveIds(count), m.IdRange)) is ErrorCode.INVALID_ARGUMENT
+
+
+async def test_a_commit_that_begins_epochs_respects_the_bound_on_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 106: it is refused before it is logged, and is committed once the stream is truncated."""
+    half = KEY_SPACE // 2
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        (only,) = await create_stream(peer, "a/b", 1)
+        torn, plain = [await PeerTransaction.begin(peer, "a/b") for _ in range(2)]
+        await torn.write(b"torn")
+        await peer.store(only, b"first")
+        halves = [m.KeyRangeRecord(0, half - 1), m.KeyRangeRecord(half, KEY_SPACE - 1)]
+        scaled = await peer.ask(m.ScaleStream("a/b", [only], halves), m.StreamInfo)
+        # It has three segments, and the commit creates three more: one for the part, two as they were open.
+        monkeypatch.setattr(part_count, "PARTS_PER_STREAM_COUNT_MAX", 5)
+
+        assert await code_of(torn.commit()) is ErrorCode.INVALID_ARGUMENT
+        assert (await peer.ask(m.GetStream("a/b"), m.StreamInfo)).epoch == scaled.epoch
+        opened = [each.segment_id for each in scaled.segments if not each.sealed_epoch]
+        for segment_id in opened:
+            await peer.store(segment_id, b"second")
+        positions = [m.SavedPosition(segment_id, len(b"second"), 0) for segment_id in opened]
+        await peer.ask(m.TruncateStream("a/b", positions), m.StreamInfo)
+        await torn.commit()
+        assert (await peer.ask(m.GetStream("a/b"), m.StreamInfo)).epoch == scaled.epoch + 2
+        monkeypatch.setattr(part_count, "PARTS_PER_STREAM_COUNT_MAX", 1)
+        assert (await plain.commit()).state == TransactionState.COMMITTED, "it begins no epoch"
