@@ -10,8 +10,10 @@ In this order, at each start of a container:
    the container; but what one keeps that does not know the newest claim is discarded first.
 3. It must have no owner that lives. Processes in one folder follow one another, as it is locked; the lease of any other
    owner is watched (`lease`). If it is silent it is ended, so that its owner learns of it.
-4. The new claim is written into the folder, then into the manifest, by compare-and-swap: of any number of claimants one
-   succeeds, and the others start over.
+4. The new claim is written into the folder, its epoch into the lease, then the claim into the manifest, by
+   compare-and-swap: of any number of claimants one succeeds, and the others start over. The lease comes first, so a
+   claim that rebuilds the manifest finds each owner (`rebuild`). A claimant that starts over clears the epoch before
+   it reads anything: of two claimants, at most one waits for the lease of the other.
 
 A crash between any two steps leaves a folder that can claim the container, or that knows that it must not.
 """
@@ -138,6 +140,8 @@ class _Claiming:
         self._subject = subject_of(container, lease.url)
         # Whose lease was ended last.
         self._ended: uuid.UUID | None = None
+        # The tag of a manifest that was put back to an older version; empty if none was seen.
+        self._outdated_tag = ""
 
     async def claim(self) -> FoundManifest:
         """Go through the steps until one claim succeeds, or none can; a standby again where the store fails."""
@@ -155,6 +159,7 @@ class _Claiming:
         failed_count = 0
         while failed_count < ATTEMPTS_COUNT_MAX:
             await self._lease.confirm()
+            await self._announce(0)
             mine = await asyncio.to_thread(read_folder_claim, self._files, self._folder)
             found = await self._find()
             self._check_ours(found, mine)
@@ -165,15 +170,18 @@ class _Claiming:
                 failed_count = 0 if self._on_standby else failed_count + 1
                 continue
             await self._lease.confirm()  # it may have stood still while it waited
+            if owner is not None and found is not None and not found.content:
+                continue  # rebuilt from the leases: there may be more owners whose leases were not ended
             if found is not None and await self._is_outdated(found.manifest):
-                found = await self._rebuilt(found.tag)
-                knows = _knows(mine, found)
+                self._outdated_tag = found.tag
+                continue
             wanted = self._wanted(found, acknowledged=await self._acknowledged(found))
             if self._has_remote_log and not knows:
                 # Before the folder knows the claim: after a crash in between it would keep what is discarded here.
                 await _to_the_end(self._discard)
             begun = (mine or NO_CLAIM).begun(wanted.claim_id, over=found.manifest.claim_id if found else None)
             await self._keep(begun)
+            await self._announce(wanted.epoch)
             if (tag := await self._put(found, encode_manifest(wanted))) is None:
                 failed_count += 1
                 continue
@@ -184,6 +192,11 @@ class _Claiming:
         raise OwnedElsewhereError(
             f"{owner or 'another server'} claims it at the same time; stop one of the two", subject=self._subject
         )
+
+    async def _announce(self, epoch: int) -> None:
+        """Store the epoch of a claim in the lease, if the manifest could be rebuilt from it."""
+        if self._has_remote_log:
+            await self._lease.announce(epoch)
 
     def _check_ours(self, found: FoundManifest | None, mine: FolderClaim | None) -> None:
         """Raise if the data in the folder are not the newest of the container."""
@@ -294,7 +307,7 @@ class _Claiming:
         return is_ended
 
     async def _find(self) -> FoundManifest | None:
-        """Return the manifest; one that is missing or damaged as it is rebuilt, None if there is nothing to rebuild.
+        """Return the manifest, rebuilt if it is missing, damaged or outdated; None if there is nothing to rebuild.
 
         Raises:
             ManifestDamagedError: there is no log in the store to rebuild it from.
@@ -306,8 +319,9 @@ class _Claiming:
         except ManifestDamagedError as error:
             found, damage = None, error
             tag = await self._tag()
-        if found is not None:
+        if found is not None and found.tag != self._outdated_tag:
             return found
+        tag = found.tag if found is not None else tag
         rebuilt = await self._rebuilt(tag) if self._has_remote_log else None
         if rebuilt is None and damage is not None:
             raise damage

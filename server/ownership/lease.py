@@ -11,6 +11,8 @@
     renewals        how often it was replaced: each version has other bytes, and so another tag
     acknowledged    the last batch of its log that was acknowledged then; 0 if the log is in its folder, and in a lease
                     without this field
+    epoch           the epoch of the container that its owner has claimed, or is about to claim; 0 before a claim, in a
+                    standby, and in a lease without this field
     ended_by        null, or who has ended it: worker_id, host, folder
 
 All versions have the same size, so that a bucket without space takes a renewal: spaces fill the object up.
@@ -96,6 +98,7 @@ class Lease:
     lease_s: float
     renewals: int = 0
     acknowledged: int = 0
+    epoch: int = 0
     ended_by: Ender | None = None
 
 
@@ -125,7 +128,7 @@ def lease_key(worker_id: uuid.UUID) -> str:
 
 def encode_lease(lease: Lease) -> bytes:
     """Return the bytes of a lease: equal ones have equal bytes, and all versions of one have as many."""
-    largest = replace(lease, renewals=NUMBER_MAX, acknowledged=NUMBER_MAX, ended_by=None)
+    largest = replace(lease, renewals=NUMBER_MAX, acknowledged=NUMBER_MAX, epoch=NUMBER_MAX, ended_by=None)
     content = _encode(lease)
     size = max(len(content), len(_encode(largest)) + ENDER_BYTES)
     return content.ljust(-(-size // BLOCK_BYTES) * BLOCK_BYTES)
@@ -144,6 +147,7 @@ def _encode(lease: Lease) -> bytes:
             "lease_s": lease.lease_s,
             "renewals": lease.renewals,
             "acknowledged": lease.acknowledged,
+            "epoch": lease.epoch,
             "ended_by": by and {"worker_id": str(by.worker_id), "host": by.host, "folder": by.folder},
         }
     )
@@ -170,6 +174,7 @@ def decode_lease(content: bytes, *, place: str = "lease") -> Lease:
             lease_s=fields.seconds("lease_s", least=LEASE_S_MIN, most=LEASE_S_MAX),
             renewals=fields.number("renewals"),
             acknowledged=fields.number("acknowledged") if fields.has("acknowledged") else 0,
+            epoch=fields.number("epoch") if fields.has("epoch") else 0,
             ended_by=None if ender is None else _ender_of(ender),
         )
         fields.end()
@@ -226,6 +231,8 @@ class WorkerLease:
         # What starts of the container before the newest one have acknowledged, and what tells it of that one.
         self._acknowledged_before = 0
         self._acknowledged: Callable[[], int] = lambda: 0
+        # Of the claim that was announced last, 0 if it was withdrawn.
+        self._epoch = 0
         # The renewal that is waited for. After an error, or without an answer in time, the same bytes are put again, so
         # whatever of an older one comes late changes nothing: one lost packet does not let the lease run out.
         self._pending: asyncio.Task[str] | None = None
@@ -327,6 +334,21 @@ class WorkerLease:
             if self._failure is not None:
                 raise self._failure
 
+    async def announce(self, epoch: int) -> None:
+        """Store the epoch of a claim in the lease before the claim, 0 to withdraw it; return once it is stored.
+
+        Raises:
+            OwnerFencedError: the lease was ended.
+            StorageError: it may not be stored; try again.
+        """
+        self._epoch = epoch
+        while self._lease.epoch != epoch:
+            if self._fenced is not None:
+                raise self._fenced
+            await self._renew()
+            if self._failure is not None:
+                raise self._failure
+
     async def release(self) -> None:
         """Delete the lease, after all containers were released and `run` was ended. A lease that was ended stays.
 
@@ -349,7 +371,10 @@ class WorkerLease:
             if self._pending is None:
                 if self._wanted is None:
                     self._wanted = replace(
-                        self._lease, renewals=self._lease.renewals + 1, acknowledged=self.acknowledged
+                        self._lease,
+                        renewals=self._lease.renewals + 1,
+                        acknowledged=self.acknowledged,
+                        epoch=self._epoch,
                     )
                 self._pending = asyncio.create_task(self._put(encode_lease(self._wanted)), name="lease renewal")
                 self._pending.add_done_callback(mark_seen)

@@ -8,8 +8,8 @@ Everything that the manifest decides is stored elsewhere, too:
     log.first_epoch     the first epoch without a fence, or with a fence above from_sequence: no earlier one is needed
     log.last_epoch      in the names of the log objects, see below
     log.acknowledged    in the leases, as of their last renewals
-    claimant            the owner of the lease with the highest `acknowledged` that was not ended: servers that stand by
-                        have acknowledged nothing
+    claimant            the owner of the lease with the highest `epoch` that was not ended, then `acknowledged`: servers
+                        that stand by have neither. A claim stores its epoch in the lease first, so no owner is missed
 
 Theory. The epoch of the rebuilding claim must be above each epoch that was ever claimed, and every claimed epoch from
 first_epoch on must be in the log, so that the claim closes it. An owner closes all earlier epochs with fences before it
@@ -70,8 +70,9 @@ async def rebuilt_manifest(
     last = max(fences)
     open_epochs = (epoch for epoch, fence in fences.items() if fence is None or fence > begin)
     leases = await _leases(store)
-    owners = [each for each in leases if each.acknowledged and not each.ended_by and each.worker_id != worker.worker_id]
-    owner = max(owners, key=lambda lease: lease.acknowledged, default=None)
+    others = [each for each in leases if not each.ended_by and each.worker_id != worker.worker_id]
+    owners = [each for each in others if each.epoch or each.acknowledged]
+    owner = max(owners, key=lambda lease: (lease.epoch, lease.acknowledged), default=None)
     return Manifest(
         server_id=server_id,
         container=container,

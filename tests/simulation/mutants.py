@@ -112,6 +112,17 @@ async def begin_anew(lease: WorkerLease, container: int, **options: Any) -> Mani
     return ManifestOwnership(lease, found, on_fenced=lease.on_fenced)
 
 
+async def claim_unannounced(lease: WorkerLease, container: int, **options: Any) -> ManifestOwnership:
+    """Claim a container without its epoch in the lease: until a renewal reports a batch, no rebuild finds the owner."""
+    found = await _UnannouncedClaiming(lease, container, **options).claim()
+    return ManifestOwnership(lease, found, on_fenced=lease.on_fenced)
+
+
+class _UnannouncedClaiming(_Claiming):
+    async def _announce(self, epoch: int) -> None:
+        pass
+
+
 class _AnewClaiming(_Claiming):
     async def _rebuilt(self, tag: str) -> FoundManifest | None:
         return None

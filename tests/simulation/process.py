@@ -128,6 +128,7 @@ class Process:
         log_class: the real one, or a mutant.
         claim, outlet_class: the real ones, or mutants.
         appends_s: the mean time between two of its appends.
+        saves_s: the longest time between two of its checkpoints.
         heeds_lease: whether it acknowledges nothing once it knows that its lease has ended, or may have. A server does,
             and the log does not rest on it.
         usual_s: how long its last puts took, as far as it knows; None if it has made none.
@@ -151,6 +152,7 @@ class Process:
         claim: Claiming,
         outlet_class: type[Outlet],
         appends_s: float,
+        saves_s: float,
         heeds_lease: bool,
         usual_s: float | None,
         is_newest: Callable[[int], bool],
@@ -167,6 +169,7 @@ class Process:
         self._claim = claim
         self.outlet_class = outlet_class
         self.appends_s = appends_s
+        self.saves_s = saves_s
         self.heeds_lease = heeds_lease
         self.is_newest = is_newest
         self.clock = machine.clock
@@ -460,9 +463,8 @@ class _Start:
             outlet.send(b"%d" % max(self._batches, default=0))
 
     def _replied(self, frame: bytes) -> None:
-        # A paused machine whose clocks all stood still cannot know. Nor can an owner that had just claimed when its
-        # manifest was lost: its lease does not tell yet that it owns anything (docs/decisions/0078).
-        if not (self._clock.lost_elapsed_s or self._history.counted["damaged manifests"]):
+        # A paused machine whose clocks all stood still cannot know that another server has taken over.
+        if not self._clock.lost_elapsed_s:
             self._history.replied(self._process.name, epoch=self._epoch, sequence=int(frame))
 
     # --- checkpoints ---
@@ -470,7 +472,7 @@ class _Start:
     async def _save(self) -> None:
         """Save checkpoints, let copies count, and let the log forget, until superseded or cancelled."""
         while True:
-            await self._clock.sleep(self._dice.uniform(0.05, 1.0))
+            await self._clock.sleep(self._dice.uniform(0.05, self._process.saves_s))
             self._checkpoint = self._machine.checkpoint = self._taken()
             if self._dice.random() < 0.6:
                 with suppress(StorageError):

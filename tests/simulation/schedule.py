@@ -162,8 +162,10 @@ class _World:
     def _machine(self, name: str) -> Machine:
         return Machine(name, VirtualClock(self._loop))
 
-    def _process(self, machine: Machine, *, weather: Weather, appends_s: float) -> Process:
+    def _process(self, machine: Machine, *, weather: Weather, appends_s: float, may_idle: bool = True) -> Process:
         dice = Random(self._dice.getrandbits(64))
+        # An idle owner meets neither a fence nor a lost manifest, and keeps answering reads.
+        idle_factor = dice.choice([1, 1, 10]) if may_idle else 1
         process = Process(
             machine,
             len(self._processes),
@@ -174,7 +176,8 @@ class _World:
             claim=self._claim,
             outlet_class=self._outlet_class,
             heeds_lease=self._heeds_lease,
-            appends_s=appends_s,
+            appends_s=appends_s * idle_factor,
+            saves_s=1.0 * idle_factor,
             usual_s=dice.choice([None, 2 * weather.latency_s, 4 * weather.latency_s]),
             is_newest=lambda epoch: (manifest := self._manifest()) is not None and manifest.epoch == epoch,
         )
@@ -184,7 +187,7 @@ class _World:
 
     async def _claimant(self, name: str) -> Process | None:
         """Return a process on a new machine, in calm weather, that has recovered; None if it does not come to that."""
-        process = self._process(self._machine(name), weather=CALM, appends_s=1.0)
+        process = self._process(self._machine(name), weather=CALM, appends_s=1.0, may_idle=False)
         serving = self._loop.start(process.life, process.serve())
         end_s = self._loop.time() + PATIENCE_S
         while process.recovered is None:
@@ -255,10 +258,14 @@ class _World:
     # --- the manifest ---
 
     async def _damage_manifest(self) -> None:
-        """Lose or flip the manifest once, in one of two schedules; wait until nothing else can happen to it."""
+        """Lose or flip the manifest once, in one of two schedules, half of these soon after a claim; then wait."""
         dice = self._dice
         how = dice.choice(["nothing", "nothing", "lost", "flipped"])
-        await asyncio.sleep(dice.uniform(0.0, LIFE_S))
+        is_soon = dice.random() < 0.5
+        await asyncio.sleep(dice.uniform(0.0, LIFE_S / 2 if is_soon else LIFE_S))
+        if is_soon:
+            await self._next_start()
+            await asyncio.sleep(dice.uniform(0.0, LEASE_S / 6))
         content = self.bucket.objects.get(manifest_key(0))
         if how != "nothing" and content is not None and self.history.acks:
             self.history.say(f"the manifest is {how}")
@@ -268,7 +275,16 @@ class _World:
                 at = dice.randrange(len(content))
                 flipped = bytes([content[at] ^ 1 << dice.randrange(8)])
                 self.bucket.objects[manifest_key(0)] = content[:at] + flipped + content[at + 1 :]
+            if is_soon:
+                rebuilding = self._process(self._machine("E"), weather=CALM, appends_s=0.1, may_idle=False)
+                await asyncio.wait([self._loop.start(rebuilding.life, rebuilding.serve())])
         await asyncio.Event().wait()
+
+    async def _next_start(self) -> None:
+        """Wait until a process has begun to serve."""
+        starts_count = self.history.counted["starts"]
+        while self.history.counted["starts"] == starts_count:  # noqa: ASYNC110  # in virtual time
+            await asyncio.sleep(LEASE_S / 50)
 
     def _manifest(self) -> Manifest | None:
         content = self.bucket.objects.get(manifest_key(0))

