@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from millrace.model.key_range import KEY_SPACE, KeyRange
-from millrace.model.stream import Border, StreamInfo
+from millrace.model.stream import Border, StreamInfo, scaled_ranges
 
 from .connecting import Server, StreamArgument
 from .figures import count_text
@@ -39,14 +39,15 @@ def scale(
         str | None,
         typer.Option(
             metavar="LOW:HIGH,...",
-            help="Keys of the new segments, from 0 to 1: 0:0.25,0.25:0.5. Together they must cover the replaced ones.",
+            help="Keys of the new segments, from 0 to 1: 0:0.25,0.25:0.5. Together they must cover the replaced ones, "
+            "which without --seal are all open segments with such keys.",
         ),
     ] = None,
 ) -> None:
     """Split or merge segments while writers and readers continue; the order of each key stays."""
-    if sum(option is not None for option in (split, merge, seal or None)) != 1:
-        raise typer.BadParameter("give one of --split, --merge and --seal")
-    if (ranges is not None) != bool(seal) or (at and split is None):
+    if sum(option is not None for option in (split, merge, ranges)) != 1:
+        raise typer.BadParameter("give one of --split, --merge and --ranges")
+    if (seal and ranges is None) or (at and split is None):
         raise typer.BadParameter("--seal goes with --ranges, --at with --split")
     sealed_ids = _segment_ids(seal or ())
     wanted = [] if ranges is None else parse_ranges(ranges)
@@ -58,6 +59,11 @@ def scale(
         elif merge is not None:
             sealed_ids = list(merge)
             wanted = merged_range([_open_range(before, segment_id) for segment_id in merge])
+        elif not sealed_ids:
+            sealed_ids = segments_with_keys(before, wanted)
+        if not sealed_ids:
+            print_note(f"{stream} has such segments; nothing was changed")
+            return
         after = client.scale_stream(stream, seal=sealed_ids, ranges=wanted)
     if after.epoch == before.epoch:
         print_note(f"{stream} was scaled so before; nothing was changed")
@@ -125,6 +131,15 @@ def merged_range(parts: Sequence[KeyRange]) -> Ranges:
     if first.high != last.low:
         raise typer.BadParameter("only neighbours can be merged; `millrace stream info` shows the keys of each segment")
     return [(first.low, last.high)]
+
+
+def segments_with_keys(info: StreamInfo, ranges: Ranges) -> list[int]:
+    """Return the open segments that have keys in one of the ranges; none if their keys are exactly these ranges."""
+    wanted = scaled_ranges(ranges, segments=info.open_segments)
+    found = [each for each in info.open_segments if any(each.key_range.overlaps(keys) for keys in wanted)]
+    if sorted(wanted) == sorted(each.key_range for each in found):
+        return []
+    return [each.segment_id for each in found]
 
 
 def _open_range(info: StreamInfo, segment_id: int) -> KeyRange:

@@ -69,12 +69,35 @@ def test_segments_are_split_and_merged_by_hand(ask: Run) -> None:
     assert "nothing was changed" in ask(*recut).err
 
 
+def test_ranges_replace_the_segments_with_these_keys(ask: Run) -> None:
+    """Without numbers of segments, which count over the whole server."""
+    ask("stream", "create", "scaling/keys")
+
+    for ranges, count in (("0:1/3,1/3:1", 2), ("1/3:0.6,0.6:0.8,0.8:1", 4), ("0:0.6", 3), ("0.6:1,0:0.6", 2)):
+        assert f"{count} open segment" in ask("stream", "scale", "scaling/keys", "--ranges", ranges).err
+        assert "nothing was changed" in ask("stream", "scale", "scaling/keys", "--ranges", ranges).err
+        assert len(open_ids(ask, "scaling/keys")) == count
+
+
+def test_a_printed_border_means_the_exact_one(ask: Run) -> None:
+    ask("stream", "create", "scaling/thirds", "--segments", 3)
+    first, second, third = open_ids(ask, "scaling/thirds")
+
+    assert ask("stream", "scale", "scaling/thirds", "--ranges", f"{1 / 3}:{2 / 3}").err.endswith(
+        "nothing was changed\n"
+    )
+    ask("stream", "scale", "scaling/thirds", "--ranges", f"{1 / 3}:1")
+    assert open_ids(ask, "scaling/thirds")[0] == first
+    assert not {second, third} & set(open_ids(ask, "scaling/thirds"))
+
+
 def test_ranges_that_do_not_fit_are_refused(ask: Run) -> None:
     """Behaviour 23."""
     ask("stream", "create", "scaling/refused")
     (first,) = open_ids(ask, "scaling/refused")
 
     assert ask("stream", "scale", "scaling/refused", "--seal", first, "--ranges", "0:0.5").code == 2
+    assert ask("stream", "scale", "scaling/refused", "--ranges", "0:0.5").code == 2
     assert ask("stream", "scale", "scaling/refused", "--split", 999_999).code == 2
     assert ask("stream", "scale", "scaling/missing", "--split", 1).code == 1
 
@@ -85,7 +108,7 @@ def test_ranges_that_do_not_fit_are_refused(ask: Run) -> None:
         (),
         ("--split", 1, "--merge", 1, 2),
         ("--seal", 1),
-        ("--ranges", "0:1"),
+        ("--split", 1, "--ranges", "0:1"),
         ("--merge", 1, 2, "--at", 0.5),
         ("--seal", "one", "--ranges", "0:1"),
         ("--seal", 1, "--ranges", "0-1"),
