@@ -38,9 +38,9 @@ import millrace
 from millrace import blocking
 
 with blocking.connect("127.0.0.1:9240") as client:
-    client.create_stream("shop/orders")
+    client.create_stream("depot/orders")
     try:
-        with client.writer("shop/orders") as writer:
+        with client.writer("depot/orders") as writer:
             writer.write(b"...", key="customer-3")
     except TimeoutError as error:
         print(f"given up: {error}")

@@ -168,17 +168,6 @@ def test_the_programs_for_tests_of_others(shop: TestServer, name: str) -> None:
     run_program(program(name), shop)
 
 
-@pytest.mark.slow
-def test_the_programs_about_streams_run_in_their_order() -> None:
-    programs = blocks("docs/streams.md", "python")
-    names: dict[str, object] = {}
-    with server() as running:
-        for code in programs:
-            exec(compile(code.replace(DEFAULT_ADDRESS, running.address), "docs/streams.md", "exec"), names)
-
-    assert len(programs) >= 10
-
-
 def test_what_duckdb_prints_is_told_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     with server() as running:
@@ -214,25 +203,6 @@ def test_the_bounds_of_transactions_are_told_as_they_are() -> None:
 def test_every_program_that_is_named_is_there(page: str) -> None:
     for name in re.findall(r"python (examples/\w+\.py)", (ROOT / page).read_text()):
         assert (ROOT / name).is_file(), name
-
-
-def test_the_shell_sessions_about_streams(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    with server() as running:
-        for session in blocks("docs/streams.md", "bash"):
-            for line in session.splitlines():
-                source, _, command = line.rpartition(" | ")
-                lines = tmp_path / "lines"
-                lines.write_bytes(subprocess.run(["sh", "-c", source], capture_output=True, check=True).stdout)
-                with lines.open() as file:
-                    monkeypatch.setattr(sys, "stdin", file)
-                    code = main([*shlex.split(command)[1:], "--address", running.address])
-                assert code == 0, line + capsys.readouterr().err
-
-    out = capsys.readouterr().out
-    assert "replaced 6, 7, 8 into 9, 10" in out
-    assert "never fewer than 2 segments" in out
 
 
 @pytest.mark.slow

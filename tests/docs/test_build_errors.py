@@ -33,8 +33,8 @@ def test_every_public_error_has_a_section_that_says_whether_to_try_again() -> No
 def test_the_program_on_the_page_tells_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = re.findall(r"```python\n(.*?)```", SCRIPT.with_name("errors.md").read_text(), re.DOTALL)
     with server() as running, blocking.connect(running.address) as client:
-        client.create_stream("shop/orders")
-        client.seal_stream("shop/orders")
+        client.create_stream("depot/orders")
+        client.seal_stream("depot/orders")
         exec(program.replace("127.0.0.1:9240", running.address), {})
 
     assert capsys.readouterr().out == "the stream takes no more events\n"

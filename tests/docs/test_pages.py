@@ -25,6 +25,9 @@ PAGES = {
     "transactions": 7,
     "kafka": 5,
     "pravega": 4,
+    "streams": 36,
+    "errors": 1,
+    "observability": 1,
 }
 """The pages, with the numbers of their blocks."""
 _BLOCK = re.compile(r"^```(python|python token|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -56,7 +59,7 @@ def test_the_page_about_a_server_with_a_token_runs() -> None:
 
 def test_each_page_has_streams_of_its_own() -> None:
     """A reader goes through the README and the pages on one server."""
-    scopes = {page: scopes_of(page) for page in ("../README", "streams", "spark", "how-to/spark", *PAGES)}
+    scopes = {page: scopes_of(page) for page in ("../README", "command-line", "spark", "how-to/spark", *PAGES)}
 
     assert sum(map(bool, scopes.values())) >= 10
     shared = {(one, other): scopes[one] & scopes[other] for one, other in combinations(scopes, 2)}
