@@ -13,8 +13,8 @@ a segment starts at a multiple of 8 and every column of a block is aligned for A
     8      4    size                 bytes of the block, header and padding included
     12     4    event_count          1 or more
     16     8    first_event_number   number of the first event of its writer, 0 without a writer
-    24     8    timestamp_us_min     Unix microseconds; 0 without timestamps
-    32     8    timestamp_us_max
+    24     8    timestamp_us_min     Unix microseconds; 0 without timestamps. A reader takes a timestamp outside
+    32     8    timestamp_us_max     of both as the nearer of them: the server checks only these.
     40     4    value_size           bytes of the value column
     44     4    key_size             bytes of the key column
     48     4    columns_size         bytes of all columns before compression, padding included

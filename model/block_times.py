@@ -31,8 +31,8 @@ class TimedBlock(NamedTuple):
     unpacked_size_bytes: int
 
     def is_within(self, low_us: int, high_us: int) -> bool:
-        """Return whether no event has a time before or after two bounds."""
-        return self.times is None or (low_us <= self.times[0] and self.times[1] <= high_us)
+        """Return whether no event has a time before or after two bounds; readers rely on the times of the header."""
+        return self.times is None or low_us <= self.times[0] <= self.times[1] <= high_us
 
 
 def blocks_of(payload: Buffer) -> list[TimedBlock]:

@@ -51,7 +51,7 @@ class EventBlock(NamedTuple):
         fields: of its header.
         value_offsets: int32, one more than there are events; `key_offsets` too.
         key_validity: a bit per event, or None where every event has a key.
-        timestamps: int64, or None.
+        timestamps: int64, between those of the header; or None.
         header_columns: None where no event has headers.
     """
 
@@ -215,7 +215,7 @@ def _block(columns: memoryview, fields: BlockFields) -> EventBlock:
         place += padded(key_size)
     timestamps = None
     if flags & FLAG_TIMESTAMPS:
-        timestamps = np.frombuffer(columns[place : place + 8 * event_count], dtype=np.int64)
+        timestamps = _between_bounds(np.frombuffer(columns[place : place + 8 * event_count], dtype=np.int64), fields)
         place += 8 * event_count
     header_columns = _header_columns(columns[place:], event_count) if flags & FLAG_HEADERS else None
     return EventBlock(
@@ -228,6 +228,19 @@ def _block(columns: memoryview, fields: BlockFields) -> EventBlock:
         timestamps=timestamps,
         header_columns=header_columns,
     )
+
+
+def _between_bounds(timestamps: npt.NDArray[np.int64], fields: BlockFields) -> npt.NDArray[np.int64]:
+    """Return timestamps within those of the header, which the server compared with the bounds of the stream.
+
+    Only a faulty or malicious client writes others. They become the nearest bound: an error would stop every reader of
+    the stream at this block.
+    """
+    low, high = fields.timestamp_us_min, fields.timestamp_us_max
+    # `reduce`, as `min` and `max` cost twice as much in a small block.
+    if np.minimum.reduce(timestamps, initial=high) < low or np.maximum.reduce(timestamps, initial=low) > high:
+        return np.clip(timestamps, low, high)
+    return timestamps
 
 
 def _header_columns(columns: memoryview, event_count: int) -> HeaderColumns:

@@ -64,7 +64,7 @@ from .admission import (
 from .catch_up_reader import CatchUpReader
 from .decision_checks import check_decision
 from .entity_cache import Pins
-from .event_times import bounds_for, within_bounds
+from .event_times import EventTimeClamp, check_times
 from .in_flight import InFlight, PendingDecision
 from .loader import EntityLoader
 from .loss import LogLoss
@@ -120,6 +120,8 @@ class SegmentContainer:
         # Those who wait for room: each is called, and forgotten, once there is some.
         self._waiting_for_room: set[Callable[[], None]] = set()
         self.in_flight = InFlight()
+        # Before a run is appended, times outside of bounds that clamp are clamped by this.
+        self.clamp = EventTimeClamp(state, clock)
 
     async def start(self) -> None:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
@@ -192,8 +194,8 @@ class SegmentContainer:
             check_exclusive(segment, run, exclusive_writers)
         if progress is not None:
             check_event_number(segment, progress, run)
-        if state.event_times and (bounds := bounds_for(segment, transaction, state.event_times)) is not None:
-            run = within_bounds(run, bounds, now_us=self.clock.unix_us(), subject=segment.name)
+        if state.event_times:
+            check_times(state, run, segment, transaction, now_us=self.clock.unix_us())
         check_size(segment, len(run.frames), size_max=self.run_size_bytes_max)
         check_event_count(segment, run.event_count)
         check_condition(segment, run)

@@ -83,20 +83,29 @@ class Dispatcher:
         self._handlers = self._handlers.of_session(session_id, address)
 
     def take_appends(self, run: AppendRun) -> None:
-        """Hand a run of appends to the container, once its segment and its writer are resident.
+        """Hand a run of appends to the container, once its segment and its writer are resident, and its times clamped.
 
         What was loaded for a run is pinned until it is admitted, so residency is not checked again then.
         """
-        if self._session.is_draining or self._container.is_resident(run):
+        container = self._container
+        if self._session.is_draining or (container.is_resident(run) and not container.clamp.is_due(run)):
             self._admit(run)
             return
-        writers = [run.writer_number] if run.writer_number else []
+        prepared = [run]
         self._take_when_loaded(
-            partial(self._container.loader.pin, m.Required(segments=[run.segment_id], writers=writers)),
-            lambda: self._admit_loaded(run),
+            partial(self._prepare, prepared),
+            lambda: self._admit_loaded(prepared[0]),
             failed=lambda error: self._refuse_unloaded(run, error),
             size=len(run.frames),
         )
+
+    async def _prepare(self, runs: list[AppendRun]) -> Pins:
+        """Load and pin what the only run of a list is about, and replace the run by one with clamped event times."""
+        (run,) = runs
+        writers = [run.writer_number] if run.writer_number else []
+        with await self._container.loader.pin(m.Required(segments=[run.segment_id], writers=writers)) as pins:
+            runs[0] = await self._container.clamp.clamped(run)
+            return pins.transfer()
 
     def settle(self) -> None:
         """Send the outcomes that are known.

@@ -1,6 +1,10 @@
 """Bounds of event times: held by the server, for events of any client, alone, in batches and in transactions."""
 
+import asyncio
+import struct
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +14,20 @@ import pytest
 import millrace
 from millrace import HEAD, TAIL, EventTimeBounds, EventTimeError, OutsideTimes, ScalingPolicy, StreamConfig
 from millrace.client.write.options import WriterOptions
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_packing import pack_block
 from millrace.model.compression import Compression
+from millrace.model.event_block import block_checksum
+from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.server.app import Server
-from millrace.server.container.event_times import within_bounds
-from millrace.server.errors import InvalidArgumentError
+from millrace.server.container.event_times import EventTimeClamp
+from millrace.server.container.state.segment import Segment
+from millrace.server.host.clock import SystemClock
+from millrace.server.wal import WalOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import MIB
+from tests.server.container.states import new_state
 from tests.support.impossible_logs import run_of
 from tests.support.protocol import Outcome, Peer, Stored
 from tests.support.servers import BUSY, QUIET, server_options
@@ -177,15 +187,75 @@ async def test_no_form_of_an_append_passes_by(tmp_path: Path) -> None:
         assert values == [b"in", b"none", b"in", b"none", b"in", b"out", b"none", b"in", b"out"]
 
 
+def grown() -> bytes:
+    """Return an append of the largest size, which is larger with other times: a time of zero bytes compresses well."""
+    outside = 100 * bytes(pack_block([b""] * 5, timestamps_us=0, compression=Compression.ZSTD))
+    rest = APPEND_SIZE_BYTES_MAX - len(outside)
+    sizes = [rest // 2, rest - rest // 2]
+    overhead = len(pack_block([b""], timestamps_us=now_us()))
+    inside = [bytes(pack_block([bytes(size // 8 * 8 - overhead)], timestamps_us=now_us())) for size in sizes]
+    return b"".join([outside, *inside])
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "payload",
+    "payload_of",
     [
-        3 * bytes(pack_block([bytes(6 * MIB)], timestamps_us=YEAR_9999_US, compression=Compression.LZ4)),
-        1001 * bytes(pack_block([b""], timestamps_us=YEAR_9999_US)),
+        lambda: 3 * bytes(pack_block([bytes(6 * MIB)], timestamps_us=YEAR_9999_US, compression=Compression.LZ4)),
+        lambda: 1001 * bytes(pack_block([b""], timestamps_us=YEAR_9999_US)),
+        grown,
     ],
-    ids=["large when unpacked", "many"],
+    ids=["large when unpacked", "many", "larger than an append when packed again"],
 )
-def test_one_append_cannot_hold_the_event_loop(payload: bytes) -> None:
-    """Blocks are unpacked in the event loop: a few bytes on the wire must not cost minutes."""
-    with pytest.raises(InvalidArgumentError, match="in one append"):
-        within_bounds(run_of(1, 0, payload), CLAMPED, now_us=now_us(), subject=STREAM)
+async def test_what_cannot_be_clamped_is_refused(tmp_path: Path, payload_of: Callable[[], bytes]) -> None:
+    """A few bytes on the wire do not cost minutes, and the connection goes on."""
+    payload = payload_of()
+    assert len(payload) <= APPEND_SIZE_BYTES_MAX
+    async with Server(server_options(tmp_path, wal=WalOptions())) as server, await Peer.connect(server.address) as peer:
+        stream = await peer.ask(m.CreateStream(STREAM, 1, configuration(CLAMPED).to_json()), m.StreamInfo)
+        segment_id = stream.segments[0].segment_id
+        assert await append(peer, segment_id, payload) == [ErrorCode.INVALID_ARGUMENT]
+        await peer.ask(m.Ping(), m.Pong)
+        (stored,) = await append(peer, segment_id, bytes(pack_block([b"x"], timestamps_us=YEAR_9999_US)))
+        assert isinstance(stored, Stored)
+
+
+@pytest.mark.asyncio
+async def test_the_event_loop_goes_on_while_many_appends_are_clamped() -> None:
+    """A run of small appends took it up to a tenth of a second."""
+    state = new_state()
+    state.segments.add(Segment(segment_id=1, name="shop/orders#1", created_us=0, stream_id=2))
+    state.event_times[2] = CLAMPED
+    one = run_of(1, 0, bytes(pack_block([b"x"], timestamps_us=YEAR_9999_US)))
+    run = replace(one, frames=bytes(one.frames) * 250, frame_count=250, event_count=250)
+    clamp = EventTimeClamp(state, SystemClock())
+
+    clamping = asyncio.ensure_future(clamp.clamped(run))
+    turns = 0
+    while not clamping.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert turns > 3, "it waited for three steps of a thread"
+    clamped = await clamping
+    assert not clamp.is_due(clamped)
+    assert (clamped.frame_count, len(clamped.frames)) == (250, len(run.frames))
+    assert await clamp.clamped(clamped) is clamped
+
+
+@pytest.mark.asyncio
+async def test_times_outside_of_the_header_of_their_block_are_not_read(tmp_path: Path) -> None:
+    """The server compares the header with the bounds: one that lies moves no watermark beyond them."""
+    now = now_us()
+    block = bytearray(pack_block([b"x", b"y"], timestamps_us=[YEAR_9999_US, now]))
+    struct.pack_into("<qq", block, 24, now, now)
+    struct.pack_into("<I", block, BLOCK_HEADER_SIZE_BYTES - 4, block_checksum(memoryview(block)))
+    upside_down = bytearray(pack_block([b"z"], timestamps_us=[0]))
+    struct.pack_into("<qq", upside_down, 24, YEAR_9999_US, 0)
+    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+        stream = await peer.ask(m.CreateStream(STREAM, 1, configuration(BOUNDS).to_json()), m.StreamInfo)
+        (stored,) = await append(peer, stream.segments[0].segment_id, bytes(block))
+        assert isinstance(stored, Stored)
+        assert await append(peer, stream.segments[0].segment_id, bytes(upside_down)) == [ErrorCode.EVENT_TIME_OUTSIDE]
+        async with millrace.connect(server.address) as client:
+            assert [(event.value, event.timestamp_us) for event in await read(client)] == [(b"x", now), (b"y", now)]
