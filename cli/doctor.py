@@ -19,6 +19,7 @@ from millrace.model.extras import DISTRIBUTION
 from millrace.server.errors import ConfigurationError, StorageError, StoreBusyError
 from millrace.server.host.clock import SystemClock
 from millrace.server.object_store import StoreUrl, probe
+from millrace.server.object_store.opening import OWNER_KEY
 from millrace.server.object_store.probe import AT_ONCE
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import KIB, MIB
@@ -28,6 +29,7 @@ from .disk import MEMORY_FILE_SYSTEMS, SyncedWrites, file_system_of, measure_syn
 from .figures import duration_text, rate_text, size_text
 from .output import print_json, print_table, progress
 from .owners import OWNER_COLUMNS, OwnerRow, owners
+from .prefix_owner import owner_problem
 from .tier2 import connect_store
 
 SYNCS_MAX: Final = 2000
@@ -155,6 +157,7 @@ async def store_checks(url: StoreUrl, *, patience_s: float = STORE_PATIENCE_S) -
         try:
             honesty = await probe(opened)
             containers = await owners(opened, url=str(url))
+            problem = await owner_problem(opened, url=str(url))
         finally:
             await opened.close()
     except StoreBusyError as error:
@@ -167,6 +170,9 @@ async def store_checks(url: StoreUrl, *, patience_s: float = STORE_PATIENCE_S) -
     )
     fault = f"it {honesty.fault}: it cannot keep the history of a server" if honesty.fault else ""
     checks = [Check(name, found, "bad" if fault else "good", fault)]
+    if problem is not None:
+        verdict: Verdict = "warning" if problem.is_rebuilt else "bad"
+        checks.append(Check(OWNER_KEY, problem.what, verdict, problem.advice))
     advice = "no server can start with it; `millrace inspect --store` shows what is there"
     checks += [Check(f"container {each.container}", each.problem, "bad", advice) for each in containers if each.problem]
     return checks, containers

@@ -40,8 +40,8 @@ from millrace.server.wal import LogOwner
 from .connecting import JsonOption
 from .figures import count_text, size_text
 from .output import print_done, print_json, print_note, print_table, print_text
-from .store_repair import CONTAINER, accept_loss_in_store, problems_of, repairing_options
-from .survey import Container, survey
+from .store_repair import CONTAINER, accept_loss_in_store, repairing_options
+from .survey import Container, log_capacity_bytes, survey
 from .tier2 import StoreOption, UnclaimedStorage, checked_store, opened_store, opened_tier2, remote_history, store_of
 from .verification import container_folders, owned_folder
 
@@ -80,26 +80,34 @@ def repair(
     if (data_dir is None) == (store is None):
         raise typer.BadParameter("name a data folder, or an object store with --store")
     if store is not None:
-        _repair_store(checked_store(store), accept_loss=accept_loss, as_json=as_json)
-        return
-    assert data_dir is not None
-    with owned_folder(data_dir):
-        found = [_examined(folder, data_dir) for folder in container_folders(data_dir)]
-        lost = [each for each in found if each["plan"] is not None]
-        if accept_loss:
-            for each in lost:
-                asyncio.run(_accept(data_dir, each["container"], store=store_of(data_dir)))
-                each["accepted"] = True
-    if as_json:
-        print_json({"path": str(data_dir), "ok": accept_loss or not lost, "containers": found})
+        place = checked_store(store)
+        found = _repair_store(place, accept_loss=accept_loss)
     else:
-        _print(data_dir, lost, is_accepted=accept_loss)
-    if lost and not accept_loss:
+        assert data_dir is not None
+        place = str(data_dir)
+        found = _repair_folder(data_dir, accept_loss=accept_loss)
+    is_ok = not any(_is_lost(each) and not each["accepted"] for each in found)
+    if as_json:
+        print_json({"path": place, "ok": is_ok, "containers": found})
+    else:
+        _print(place, [each for each in found if _is_lost(each)], is_accepted=accept_loss, is_store=store is not None)
+    if not is_ok:
         raise typer.Exit(1)
 
 
-def _repair_store(url: str, *, accept_loss: bool, as_json: bool) -> None:
-    """Show what the log in a store has lost or contradicts, and accept it."""
+def _repair_folder(data_dir: Path, *, accept_loss: bool) -> list[dict[str, Any]]:
+    """Return what each container of a folder has lost or contradicts, and accept it if that is asked for."""
+    with owned_folder(data_dir):
+        found = [_examined(folder, data_dir) for folder in container_folders(data_dir)]
+        if accept_loss:
+            for each in filter(_is_lost, found):
+                asyncio.run(_accept(data_dir, each["container"], store=store_of(data_dir)))
+                each["accepted"] = True
+    return found
+
+
+def _repair_store(url: str, *, accept_loss: bool) -> list[dict[str, Any]]:
+    """Return what the log in a store has lost or contradicts, and accept it if that is asked for."""
     with remote_history(url) as history:
         folder = history.folder / CONTAINERS_FOLDER / f"{CONTAINER:04x}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -108,43 +116,23 @@ def _repair_store(url: str, *, accept_loss: bool, as_json: bool) -> None:
             raise ConfigurationError("no log is in this store; name the data folder of its server", subject=url)
         if manifest is None:
             error = history.manifests.get(CONTAINER)
-            loss = f"{manifest_key(CONTAINER)} {'is missing' if error is None else error}"
-            problems = [loss]
+            assert not isinstance(error, Manifest)
+            # Without the manifest, nothing shows which objects of the log are needed.
+            found = _report(CONTAINER) | {
+                "manifest": f"{manifest_key(CONTAINER)} {error.message if error else 'is missing'}"
+            }
         else:
-            with survey(folder, owner=None, history=history) as container:
-                if container.log_error:
-                    raise StorageError(f"the log cannot be read: {container.log_error}", subject=url)
-                loss = "" if container.loss is None else str(container.loss)
-                problems = problems_of(container.loss, container.state)
-    if problems and accept_loss:
+            with survey(folder, owner=None, history=history, capacity_bytes=log_capacity_bytes()) as container:
+                found = _findings(container, None, store=url)
+    if accept_loss and _is_lost(found):
         with repairing_options(url) as options:
             asyncio.run(accept_loss_in_store(options))
-    if as_json:
-        print_json(
-            {
-                "path": url,
-                "ok": accept_loss or not problems,
-                "loss": loss,
-                "damages": problems[1:] if loss else problems,
-                "accepted": bool(problems and accept_loss),
-            }
-        )
-    elif not problems:
-        print_text(Text(f"{url}: no missing or damaged part of the log was found", style="green"))
-    else:
-        for problem in problems:
-            print_text(problem)
-        if accept_loss:
-            print_done("the loss is accepted; a server stores again when it is started")
-        else:
-            can_put_back = "put the objects back, or " if loss else ""
-            print_note(f"nothing was changed: {can_put_back}accept the loss with --accept-loss")
-    if problems and not accept_loss:
-        raise typer.Exit(1)
+        found["accepted"] = True
+    return [found]
 
 
 def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
-    """Return what a container has lost, and what accepting it changes; changes nothing."""
+    """Return what a container of a folder has lost, and what accepting it changes; changes nothing."""
     owner = LogOwner(container_id=int(folder.name, 16), server_id=read_identity(OsFileSystem(), data_dir).server_id)
     with ExitStack() as stack:
         history = stack.enter_context(remote_history(store)) if (store := store_of(data_dir)) else None
@@ -153,26 +141,44 @@ def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
             refuse_remote_log(manifest, subject=str(data_dir))
             check_claimed(folder, manifest)
         container = stack.enter_context(
-            survey(folder, owner=owner, history=history, capacity_bytes=_capacity_bytes(data_dir))
+            survey(folder, owner=owner, history=history, capacity_bytes=log_capacity_bytes(data_dir))
         )
-        if container.log_error:
-            raise StorageError(f"the log cannot be read: {container.log_error}", subject=str(container.log_folder))
-        examined: dict[str, Any] = {
-            "container": container.number, "loss": None, "damages": [], "plan": None, "accepted": False
-        }  # fmt: skip
-        if container.loss is not None:
-            examined["loss"] = asdict(container.loss) | {"since": container.loss.since, "text": str(container.loss)}
-        plan = asyncio.run(_plan(container, data_dir))
-        if container.loss is not None or plan.damages:
-            examined["damages"] = [damage._asdict() | {"text": str(damage)} for damage in plan.damages]
-            examined["plan"] = {
-                "sealed": [asdict(part) for parts in plan.sealed.values() for part in parts],
-                "holes": [asdict(hole) for hole in plan.holes],
-                "transactions": plan.transactions,
-                "writers": len(plan.writers),
-                "deleted": plan.deleted,
-            }
-    return examined
+        return _findings(container, data_dir, store=store)
+
+
+def _findings(container: Container, data_dir: Path | None, *, store: str) -> dict[str, Any]:
+    """Return the report of a container that was read.
+
+    Args:
+        data_dir: None if all of the container is in the store.
+        store: URL of the store that has its chunks; empty if these are in the folder.
+    """
+    if container.log_error:
+        raise StorageError(f"the log cannot be read: {container.log_error}", subject=store or str(container.log_folder))
+    report = _report(container.number)
+    if container.loss is not None:
+        report["loss"] = asdict(container.loss) | {"since": container.loss.since, "text": str(container.loss)}
+    plan = asyncio.run(_plan(container, data_dir, store=store))
+    if container.loss is not None or plan.damages:
+        report["damages"] = [damage._asdict() | {"text": str(damage)} for damage in plan.damages]
+        report["plan"] = {
+            "sealed": [asdict(part) for parts in plan.sealed.values() for part in parts],
+            "holes": [asdict(hole) for hole in plan.holes],
+            "transactions": plan.transactions,
+            "writers": len(plan.writers),
+            "deleted": plan.deleted,
+        }
+    return report
+
+
+def _report(container: int) -> dict[str, Any]:
+    """Return the report of a container that has lost nothing: the keys of all reports (docs/operations.md)."""
+    return {"container": container, "manifest": None, "loss": None, "damages": [], "plan": None, "accepted": False}
+
+
+def _is_lost(report: dict[str, Any]) -> bool:
+    """Return whether a report has anything for an operator to accept."""
+    return report["manifest"] is not None or report["plan"] is not None
 
 
 def refuse_remote_log(manifest: Manifest | None, *, subject: str) -> None:
@@ -208,19 +214,14 @@ def check_claimed(folder: Path, manifest: Manifest | None) -> None:
         )
 
 
-def _capacity_bytes(data_dir: Path) -> int:
-    wal = _options(data_dir).wal
-    return wal.files_max * wal.file_size_bytes
+def _options(data_dir: Path | None) -> ServerOptions:
+    return load_settings({} if data_dir is None else {"data_dir": data_dir.absolute()}).options
 
 
-def _options(data_dir: Path) -> ServerOptions:
-    return load_settings({"data_dir": data_dir.absolute()}).options
-
-
-async def _plan(container: Container, data_dir: Path) -> AcceptancePlan:
+async def _plan(container: Container, data_dir: Path | None, *, store: str) -> AcceptancePlan:
     if container.loss is None and not container.state.quarantine:
         return plan_acceptance(container.state, None, [])
-    async with opened_tier2(data_dir, store=store_of(data_dir), options=_options(data_dir).tier2) as storage:
+    async with opened_tier2(data_dir, store=store, options=_options(data_dir).tier2) as storage:
         chunks = await published_chunks(ScopedStorage(storage, scope_of(container.number)))
     return plan_acceptance(container.state, container.loss, chunks)
 
@@ -338,12 +339,14 @@ async def _unclaimed(
     return UnclaimedOwnership(epoch, copy=manifest.checkpoint, copy_before=manifest.checkpoint_before)
 
 
-def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> None:
+def _print(place: str, lost: list[dict[str, Any]], *, is_accepted: bool, is_store: bool) -> None:
     if not lost:
-        print_text(Text(f"{data_dir}: no missing or damaged part of the log was found", style="green"))
+        print_text(Text(f"{place}: no missing or damaged part of the log was found", style="green"))
         return
     for each in lost:
         loss, plan = each["loss"], each["plan"]
+        if each["manifest"] is not None:
+            print_text(f"container {each['container']}: {each['manifest']}")
         if loss is not None:
             print_text(f"container {each['container']}: {loss['text']}")
             print_text(
@@ -353,25 +356,32 @@ def _print(data_dir: Path, lost: list[dict[str, Any]], *, is_accepted: bool) -> 
             print_text(f"container {each['container']}: {damage['text']}")
         if len(each["damages"]) > LISTED_COUNT_MAX:
             print_note(f"and {len(each['damages']) - LISTED_COUNT_MAX} more; --json names all")
-        sealed, holes = plan["sealed"], plan["holes"]
-        rows = [(part["name"], part["length"], "sealed here, and replaced by a new segment") for part in sealed]
-        rows += [(hole["name"], hole["start"], f"continues at {hole['end']}, the rest is damaged") for hole in holes]
-        if rows:
-            print_table(
-                ("segment", "ends at", "accepted" if is_accepted else "if the loss is accepted"),
-                rows[:LISTED_COUNT_MAX],
-                title=count_text(len(rows), "open segment"),
-            )
-        if len(rows) > LISTED_COUNT_MAX:
-            print_note(f"and {len(rows) - LISTED_COUNT_MAX} more; --json names all")
-        if plan["writers"]:
-            print_note(f"{count_text(plan['writers'], 'writer')} of older epochs: fenced")
-        if plan["transactions"]:
-            print_note(f"{count_text(len(plan['transactions']), 'open transaction')}: aborted")
-        if plan["deleted"]:
-            print_note(f"{count_text(len(plan['deleted']), 'part')} of transactions that fit nowhere: deleted")
+        if plan is not None:
+            _print_plan(plan, is_accepted=is_accepted)
     if is_accepted:
-        print_done("the loss is accepted; the server stores again when it is started")
-    else:
-        can_put_back = "put the files back, or " if any(each["loss"] is not None for each in lost) else ""
-        print_note(f"nothing was changed: {can_put_back}accept the loss with --accept-loss")
+        print_done("the loss is accepted; a server stores again when it is started")
+        return
+    is_missing = any(each["loss"] is not None or each["manifest"] is not None for each in lost)
+    can_put_back = f"put the {'objects' if is_store else 'files'} back, or " if is_missing else ""
+    print_note(f"nothing was changed: {can_put_back}accept the loss with --accept-loss")
+
+
+def _print_plan(plan: dict[str, Any], *, is_accepted: bool) -> None:
+    """Print what accepting changes."""
+    sealed, holes = plan["sealed"], plan["holes"]
+    rows = [(part["name"], part["length"], "sealed here, and replaced by a new segment") for part in sealed]
+    rows += [(hole["name"], hole["start"], f"continues at {hole['end']}, the rest is damaged") for hole in holes]
+    if rows:
+        print_table(
+            ("segment", "ends at", "accepted" if is_accepted else "if the loss is accepted"),
+            rows[:LISTED_COUNT_MAX],
+            title=count_text(len(rows), "open segment"),
+        )
+    if len(rows) > LISTED_COUNT_MAX:
+        print_note(f"and {len(rows) - LISTED_COUNT_MAX} more; --json names all")
+    if plan["writers"]:
+        print_note(f"{count_text(plan['writers'], 'writer')} of older epochs: fenced")
+    if plan["transactions"]:
+        print_note(f"{count_text(len(plan['transactions']), 'open transaction')}: aborted")
+    if plan["deleted"]:
+        print_note(f"{count_text(len(plan['deleted']), 'part')} of transactions that fit nowhere: deleted")

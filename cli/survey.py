@@ -27,6 +27,7 @@ from millrace.server.errors import ChunkIdentityError, ConfigurationError, Serve
 from millrace.server.folder import TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.ownership import Manifest, read_folder_claim
+from millrace.server.settings import load_settings
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.wal import (
     Damage,
@@ -221,6 +222,12 @@ def checkpoint_copies(tier2: Path) -> list[CheckpointCopy]:
     )[::-1]
 
 
+def log_capacity_bytes(data_dir: Path | None = None) -> int:
+    """Return the most that a log can hold with the settings of the environment and of a folder."""
+    wal = load_settings({} if data_dir is None else {"data_dir": data_dir.absolute()}).options.wal
+    return wal.files_max * wal.file_size_bytes
+
+
 @contextmanager
 def survey(
     folder: Path,
@@ -252,7 +259,7 @@ def survey(
 
 def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> None:
     if (manifest := found.remote_log) is not None:
-        _read_remote_log(found, manifest, on_bytes=on_bytes)
+        _read_remote_log(found, manifest, capacity_bytes=capacity_bytes, on_bytes=on_bytes)
         return
     folder = found.folder
     found.newest = read_newest(OsFileSystem(), found.log_folder)
@@ -276,7 +283,7 @@ def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> No
         on_bytes(max(0, path.stat().st_size - gone_through.get(path.name, 0)))
 
 
-def _read_remote_log(found: Container, manifest: Manifest, *, on_bytes: OnBytes) -> None:
+def _read_remote_log(found: Container, manifest: Manifest, *, capacity_bytes: int, on_bytes: OnBytes) -> None:
     assert found.history is not None
     state = found.state
     finder = _finder(state, store=found.history.url)
@@ -293,7 +300,7 @@ def _read_remote_log(found: Container, manifest: Manifest, *, on_bytes: OnBytes)
             _apply(found, item)
             on_bytes(item.size)
         found.report = recovery.report
-        found.loss = finder.loss(recovery.report, capacity_bytes=state.log_capacity_bytes)
+        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.log_capacity_bytes))
     except (ServerError, OSError) as error:
         found.log_error = str(error)
 

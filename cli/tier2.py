@@ -33,6 +33,8 @@ from millrace.server.tier2 import ChunkInfo, ChunkStorage, LocalStorage, ObjectS
 from millrace.server.tier2.storage import CHUNK_SUFFIX
 from millrace.server.wal import LOG_PREFIX
 
+from .prefix_owner import OwnerProblem, owner_problem
+
 PATIENCE_S: Final = 15.0
 """How long a command asks again for what a store does not answer."""
 
@@ -59,6 +61,7 @@ class RemoteHistory:
         objects: all that have the name of a chunk or of a part of a copy, by name, also what is below no container.
         manifests: of containers, by number; an error where one cannot be read.
         logs: the numbers of the containers whose log is in the store.
+        owner_problem: of `cluster.json`; None if that is sound.
     """
 
     url: str
@@ -66,6 +69,7 @@ class RemoteHistory:
     objects: tuple[ChunkInfo, ...]
     manifests: Mapping[int, Manifest | ManifestUnreadableError] = field(default_factory=dict)
     logs: frozenset[int] = frozenset()
+    owner_problem: OwnerProblem | None = None
 
     @property
     def chunks(self) -> list[ChunkInfo]:
@@ -256,6 +260,7 @@ async def read_history(store: ObjectStore, folder: Path, *, url: str) -> RemoteH
             tuple(each for each in listed if each.name.endswith(CHUNK_SUFFIX)),
             {number: manifest for number, manifest in manifests.items() if manifest is not None},
             frozenset(int(match[1], 16) for each in listed if (match := _LOG.match(each.name))),
+            await owner_problem(store, url=url),
         )
         if not _has_recorded(history) and history.manifests != seen:
             seen = history.manifests

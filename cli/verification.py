@@ -19,13 +19,14 @@ from millrace.server.container.state.transaction import PART_NAME
 from millrace.server.errors import ConfigurationError, ManifestUnreadableError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
+from millrace.server.object_store.opening import OWNER_KEY
 from millrace.server.ownership import manifest_key, read_folder_claim
 from millrace.server.ownership.folder_claim import CLAIM_NAME
 from millrace.server.wal import LOG_PREFIX, Ending, LogOwner
 
 from .figures import count_text, size_text
 from .findings import Finding, Verification, range_text, relative_name
-from .survey import Container, log_files, survey
+from .survey import Container, log_capacity_bytes, log_files, survey
 from .tier2 import RemoteHistory, refreshed
 from .tier2_check import OnStep, Tier2Check
 
@@ -84,11 +85,19 @@ def verify_folder(
         if type(error) is not ConfigurationError:
             raise
         result.find("identity.json", error.message)
+    if history is not None:
+        _judge_prefix(result, history)
     with ExitStack() as stack:
         found = []
         for number, container in enumerate(container_folders(folder)):
             owner = LogOwner(container_id=number, server_id=owner_id) if owner_id is not None else None
-            surveyed = survey(container, owner=owner, history=history, on_bytes=lambda size: on_step("log", size))
+            surveyed = survey(
+                container,
+                owner=owner,
+                history=history,
+                capacity_bytes=log_capacity_bytes(folder) if history is not None else 0,
+                on_bytes=lambda size: on_step("log", size),
+            )
             found.append(stack.enter_context(surveyed))
             if history is not None:
                 _judge_manifest(result, history, number)
@@ -134,12 +143,15 @@ def verify_history(history: RemoteHistory, *, on_step: OnStep = lambda _what, _s
 def _verify_once(history: RemoteHistory, check: Tier2Check) -> tuple[Verification, list[Finding]]:
     """Return what one check of a store found, and the chunks that were missing in it."""
     result = Verification()
+    _judge_prefix(result, history)
     with ExitStack() as stack:
         found = []
         for number in history.containers:
             folder = history.folder / CONTAINERS_FOLDER / f"{number:04x}"
             folder.mkdir(parents=True, exist_ok=True)
-            container = stack.enter_context(survey(folder, owner=None, history=history))
+            container = stack.enter_context(
+                survey(folder, owner=None, history=history, capacity_bytes=log_capacity_bytes())
+            )
             _judge_manifest(result, history, number)
             # That checkpoint and log are not there says nothing.
             container.checkpoint_error, container.has_log = "", container.remote_log is not None
@@ -158,6 +170,12 @@ def _verify_once(history: RemoteHistory, check: Tier2Check) -> tuple[Verificatio
         if only_logged:
             result.notes.append(f"{size_text(only_logged)} were only in the log when the newest copy was made")
     return result, missing
+
+
+def _judge_prefix(result: Verification, history: RemoteHistory) -> None:
+    """Check the object that names the server of the prefix."""
+    if history.owner_problem is not None:
+        result.find(f"{history.url}/{OWNER_KEY}", str(history.owner_problem))
 
 
 def _judge_manifest(result: Verification, history: RemoteHistory, number: int) -> None:

@@ -107,10 +107,12 @@ class PrefixOwner:
     Attributes:
         server_id: None if the object is missing or damaged.
         tag: of the object; empty if it is missing.
+        damage: what is wrong with the object; empty if it is sound or missing.
     """
 
     server_id: uuid.UUID | None
     tag: str
+    damage: str = ""
 
 
 async def find_owner(store: ObjectStore, url: StoreUrl) -> PrefixOwner:
@@ -124,7 +126,10 @@ async def find_owner(store: ObjectStore, url: StoreUrl) -> PrefixOwner:
         found = await store.get(OWNER_KEY)
     except ObjectNotFoundError:
         return PrefixOwner(None, "")
-    return PrefixOwner(_owner_of(found.content, url), found.tag)
+    try:
+        return PrefixOwner(_owner_of(found.content, url), found.tag)
+    except _DamagedOwnerError as error:
+        return PrefixOwner(None, found.tag, damage=str(error))
 
 
 async def claim(
@@ -164,7 +169,11 @@ async def _name_owner(
     if known not in (None, server_id):
         return PrefixOwner(known, found.tag)
     if known is None and found.tag:
-        raise StorageError(f"{OWNER_KEY} does not say whose it is", subject=str(url))
+        raise StorageError(
+            f"{OWNER_KEY} is damaged: {found.damage}; put it back, or delete it if nothing else is stored below the"
+            " prefix",
+            subject=str(url),
+        )
     if known is None and not is_new:
         raise StoreUnfitError(
             f"holds no {OWNER_KEY}, though server {server_id} has kept its history there: is it the right bucket?",
@@ -191,17 +200,21 @@ def _checksum(server_id: str) -> str:
     return f"{crc32c(server_id.encode()):08x}"
 
 
-def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID | None:
-    """Return the server that an object names; None if the object is damaged."""
+class _DamagedOwnerError(Exception):
+    """The object that names the server of a prefix is damaged; the text is what is wrong."""
+
+
+def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID:
+    """Return the server that an object names."""
     try:
         content = json.loads(found)
         version, owner = int(content["format_version"]), str(content["server_id"])
         server_id = uuid.UUID(owner)
         is_damaged = content.get("checksum", _checksum(owner)) != _checksum(owner)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise _DamagedOwnerError("it must be a JSON object with format_version and server_id") from error
     if is_damaged:
-        return None
+        raise _DamagedOwnerError(f"its checksum is {content['checksum']!r}, and must be {_checksum(owner)!r}")
     if version != FORMAT_VERSION:
         raise StoreUnfitError(
             f"is in format {version}; this version knows format {FORMAT_VERSION} only", subject=str(url)

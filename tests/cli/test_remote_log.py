@@ -12,6 +12,7 @@ from millrace.client.testing import TestServer, server
 from millrace.server.ownership import decode_lease
 from tests.cli.conftest import SMALL_LOG, Run
 from tests.cli.test_store import ask, keys_in
+from tests.support.repairs import repaired_container
 from tests.support.s3 import Bucket, MotoServer
 from tests.support.waiting import until
 
@@ -43,6 +44,8 @@ def lost(moto: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> L
     )
     with server(folder, settings=settings) as running:
         with millrace.blocking.connect(running.address) as client:
+            client.segments.create("raw/a")
+            client.segments.append("raw/a", b"a" * 1000)
             client.create_stream("shop/orders")
             with client.writer("shop/orders", writer_id="till") as writer:
                 for number in range(10):
@@ -136,22 +139,52 @@ def test_newest_objects_that_are_missing_are_named(lost: Lost, run: Run) -> None
 
 
 def test_a_loss_in_a_store_is_shown_and_accepted(lost: Lost, run: Run, tmp_path: Path) -> None:
-    """Behaviour 101: without --accept-loss nothing is changed."""
-    missing = sorted(key for key in lost.contents if "/log/" in key)[3]
+    """Behaviour 101: without --accept-loss nothing is changed, and the JSON is that of a local log."""
+    url = lost.bucket.url
+    sound = run("repair", "--store", url, "--json")
+    assert (sound.code, repaired_container(sound.json)["plan"]) == (0, None)
+    missing = sorted(key for key in lost.contents if "/log/" in key)[-3]
     ask(lost.bucket, "DELETE", missing)
     before = keys_in(lost.bucket)
-    shown = run("repair", "--store", lost.bucket.url, "--json")
-    assert (shown.code, shown.json["ok"], missing.removeprefix("history/") in shown.json["loss"]) == (1, False, True)
+    shown = run("repair", "--store", url, "--json")
+    container = repaired_container(shown.json)
+    assert (shown.code, shown.json["path"], container["manifest"]) == (1, url, None)
+    assert missing.removeprefix("history/") in container["loss"]["text"]
+    assert (container["loss"]["store"], container["loss"]["since"][:2]) == (url, "20")
+    (sealed,) = container["plan"]["sealed"]
+    (hole,) = container["plan"]["holes"]
+    assert sealed["name"].startswith("shop/orders")
+    assert (hole["name"], hole["start"]) == ("raw/a", 1000)
     assert keys_in(lost.bucket) == before
-    accepted = run("repair", "--store", lost.bucket.url, "--accept-loss")
-    assert (accepted.code, "the loss is accepted" in accepted.out + accepted.err) == (0, True), accepted.err
-    assert run("repair", "--store", lost.bucket.url, "--json").json["ok"]
+    said = run("repair", "--store", url)
+    assert (said.code, "put the objects back" in " ".join(said.err.split())) == (1, True), said.err
+
+    accepted = run("repair", "--store", url, "--accept-loss", "--json")
+    assert (accepted.code, repaired_container(accepted.json)) == (0, container | {"accepted": True})
+    assert run("repair", "--store", url, "--json").json["ok"]
     with (
         server(tmp_path / "second", settings=lost.settings) as running,
         millrace.blocking.connect(running.address) as client,
-        client.writer("shop/orders") as writer,
     ):
-        writer.write(b"after", key="one").result()
+        assert client.segments.append("raw/a", b"new") == hole["end"]
+        with client.writer("shop/orders") as writer:
+            writer.write(b"after", key="one").result()
+
+
+@pytest.mark.parametrize("damage", ["none", "a missing object of the log", "a flipped object of the log"])
+def test_a_store_is_verified_in_the_form_of_a_folder(damage: str, lost: Lost, run: Run) -> None:
+    """The same keys and the same verdict, and the same problems of what is in the store."""
+    key = sorted(key for key in lost.contents if "/log/" in key)[3]
+    if damage == "a missing object of the log":
+        ask(lost.bucket, "DELETE", key)
+    elif damage != "none":
+        ask(lost.bucket, "PUT", key, lost.contents[key][:-1] + b"?")
+    of_store = run("verify", "--store", lost.bucket.url, "--json")
+    of_folder = run("verify", lost.folder, "--json")
+    assert of_store.json.keys() == of_folder.json.keys()
+    assert (of_store.code, of_store.json["ok"]) == (of_folder.code, of_folder.json["ok"])
+    assert of_store.json["ok"] == (damage == "none")
+    assert of_store.json["findings"] == of_folder.json["findings"]
 
 
 def test_a_lost_manifest_is_named_and_rebuilt(lost: Lost, run: Run, tmp_path: Path) -> None:
@@ -170,7 +203,8 @@ def test_a_lost_manifest_is_named_and_rebuilt(lost: Lost, run: Run, tmp_path: Pa
     for key in (manifest, owner):
         ask(lost.bucket, "DELETE", key)
     shown = run("repair", "--store", lost.bucket.url, "--json")
-    assert (shown.code, shown.json["loss"]) == (1, "c0000/manifest is missing")
+    container = repaired_container(shown.json)
+    assert (shown.code, container["manifest"], container["plan"]) == (1, "c0000/manifest is missing", None)
     accepted = run("repair", "--store", lost.bucket.url, "--accept-loss")
     assert accepted.code == 0, accepted.err
     assert {*keys_in(lost.bucket)} >= {manifest, owner}

@@ -6,6 +6,7 @@ import pytest
 
 import millrace
 from millrace.client.testing import server
+from tests.support.repairs import repaired_container
 
 from .conftest import SMALL_LOG, Run
 
@@ -21,7 +22,8 @@ def test_a_folder_that_misses_nothing_needs_no_repair(run: Run, stopped_folder: 
     for arguments in ([], ["--accept-loss"]):
         done = run("repair", stopped_folder, *arguments, "--json")
         assert done.code == 0
-        assert done.json["containers"][0]["loss"] is None
+        container = repaired_container(done.json)
+        assert (container["loss"], container["plan"], container["accepted"]) == (None, None, False)
     assert content_of(stopped_folder) == before
 
 
@@ -41,7 +43,7 @@ def test_a_loss_is_shown_and_accepted_only_if_asked_for(run: Run, stopped_folder
     before = content_of(stopped_folder)
     shown = run("repair", stopped_folder, "--json")
     assert shown.code == 1
-    (container,) = shown.json["containers"]
+    container = repaired_container(shown.json)
     assert not container["accepted"]
     assert container["loss"]["size_bytes"] > 0
     assert container["loss"]["since"].startswith("20")
@@ -57,7 +59,9 @@ def test_a_loss_is_shown_and_accepted_only_if_asked_for(run: Run, stopped_folder
     assert "millrace repair" in str(told.json["findings"])
     assert "millrace repair" in str(run("inspect", stopped_folder, "--json").json["problems"])
 
-    assert run("repair", stopped_folder, "--accept-loss").code == 0
+    accepted = run("repair", stopped_folder, "--accept-loss", "--json")
+    assert accepted.code == 0
+    assert repaired_container(accepted.json) == container | {"accepted": True}
     assert run("repair", stopped_folder).code == 0
     checked = run("verify", stopped_folder, "--json")
     assert checked.json["findings"] == []

@@ -129,6 +129,22 @@ def test_a_damaged_manifest_is_named(run: Run, served: Served, tmp_path: Path) -
     assert (refused.code, "cannot be read" in refused.err) == (1, True)
 
 
+def test_a_damaged_name_of_the_server_is_named(run: Run, served: Served, tmp_path: Path) -> None:
+    """Behaviour 101: by `verify` of the store and of the folder, and by `doctor`, with what to do."""
+    key = key_of(served, "cluster.json")
+    ask(served.bucket, "PUT", key, served.contents[key][:40])
+
+    for arguments in (["--store", served.bucket.url], [served.folder]):
+        outcome = run("verify", *arguments, "--json")
+        (finding,) = outcome.json["findings"]
+        assert (outcome.code, finding["file"]) == (1, f"{served.bucket.url}/cluster.json")
+        assert "is damaged: it must be a JSON object" in finding["what"]
+        assert "the next start writes it again" in finding["what"]
+    checks = run("doctor", tmp_path, "--seconds", 0.1, "--store", served.bucket.url, "--json").json["checks"]
+    (check,) = [check for check in checks if check["name"] == "cluster.json"]
+    assert (check["verdict"], "the next start writes it again" in check["advice"]) == ("warning", True)
+
+
 def test_a_missing_copy_that_counts_is_named(run: Run, served: Served) -> None:
     """Also if an older one is there."""
     name = json.loads(served.contents[key_of(served, "c0000/manifest")])["checkpoint"]["name"]

@@ -91,9 +91,9 @@ async def test_an_empty_bucket_is_not_that_of_a_server_with_history() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "does not say whose"),
-        (b"[]", "does not say whose"),
-        (b'{"format_version": 1}', "does not say whose"),
+        (b"", "cluster.json is damaged: it must be a JSON object"),
+        (b"[]", "cluster.json is damaged: it must be a JSON object"),
+        (b'{"format_version": 1}', "cluster.json is damaged: it must be a JSON object"),
         (b'{"format_version": 2, "server_id": "00000000-0000-0000-0000-000000000001"}', "is in format 2; .* format 1"),
     ],
 )
