@@ -24,7 +24,9 @@ SPARK40_VERSION := 4.0.0
 VERSITYGW := $(BIN)/versitygw
 VERSITYGW_VERSION := v1.8.0
 
-.PHONY: help demo elastic torture failover killmatrix chain million quick test spark40 s3 check lint docs format serve bench load clean
+APPLICATIONS := word_count sensors new_version in_step fraud search change_feed event_time
+
+.PHONY: help demo elastic applications torture failover killmatrix chain million quick test spark40 s3 check lint docs format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +36,9 @@ demo: $(INSTALLED)  ## recorded temperatures: segments split, Spark converts the
 
 elastic: $(INSTALLED)  ## drive load up and down for four minutes, check every event, draw the splits and merges
 	$(BIN)/python examples/elastic_stream.py $(ARGS)
+
+applications: $(INSTALLED)  ## the applications of docs/applications, one after the other; each checks its own results
+	@for name in $(APPLICATIONS); do echo "== applications.$$name"; $(BIN)/python -m applications.$$name || exit; done
 
 torture: $(INSTALLED)  ## kill a server that scales and forgets under load and transactions, again and again; check all (ARGS="--rounds 20 --seed 7")
 	$(BIN)/python -m tests.crash.test_elastic $(ARGS)

@@ -23,8 +23,8 @@ from tests.support.installed import (
 )
 
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "Dockerfile"]
-SOURCES = [path for part in ("model", "wire", "server", "client", "spark_source", "cli", "examples", "benchmarks")
-           for path in (ROOT / part).rglob("*.py")]  # fmt: skip
+PROGRAMS = ("model", "wire", "server", "client", "spark_source", "cli", "examples", "applications", "benchmarks")
+SOURCES = [path for part in PROGRAMS for path in (ROOT / part).rglob("*.py")]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 CLIENT = """

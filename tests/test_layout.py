@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("cli", "client", "examples", "model", "server", "spark_source", "wire")
 # Everything that is Python and ours, installed or not.
-FOLDERS = (*PARTS, "src", "tests", "benchmarks", "loadtests")
+FOLDERS = (*PARTS, "src", "tests", "applications", "benchmarks", "loadtests")
 
 
 def source_files(*folders: str) -> Iterator[Path]:

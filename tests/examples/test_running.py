@@ -1,5 +1,6 @@
 """SIGTERM to an example ends the processes that it has started, too."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.waiting import PATIENCE_S
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
 BENCH = ("-c", "import sys; from millrace.cli.main import main; sys.exit(main(['bench', '--seconds', '2']))")
 
 
@@ -27,15 +28,20 @@ def is_connected(process: psutil.Process) -> bool:
     ("arguments", "child_count"),
     [
         pytest.param(BENCH, 1, id="a server, under uvloop"),
-        pytest.param((str(EXAMPLES / "elastic_stream.py"),), 1, id="a server, under asyncio"),
-        pytest.param(("-m", "millrace.examples.word_count", "--ways", "reader"), 2, id="a program beside the server"),
-        pytest.param(("-m", "millrace.examples.sensors", "--no-spark"), 2, id="a program that is started again"),
-        pytest.param(("-m", "millrace.examples.change_feed"), 1, id="threads that read from curl and the server"),
+        pytest.param((str(ROOT / "examples/elastic_stream.py"),), 1, id="a server, under asyncio"),
+        pytest.param(("-m", "applications.word_count", "--ways", "reader"), 2, id="a program beside the server"),
+        pytest.param(("-m", "applications.sensors", "--no-spark"), 2, id="a program that is started again"),
+        pytest.param(("-m", "applications.change_feed"), 1, id="threads that read from curl and the server"),
     ],
 )
 def test_sigterm_ends_the_children_of_an_example(arguments: tuple[str, ...], child_count: int, tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},  # the applications are in the checkout
     ) as example:
         process = psutil.Process(example.pid)
         children: list[psutil.Process] = []

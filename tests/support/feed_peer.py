@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import h11
 
-from millrace.examples.change_feed.messages import Message, Messages
+from applications.change_feed.messages import Message, Messages
 from millrace.model.address import Address
 
 from .waiting import PATIENCE_S

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 import millrace
-from millrace.examples.change_feed.messages import Message, Messages
+from applications.change_feed.messages import Message, Messages
 from millrace.model.cut import CutChoice
 from millrace.server.app import Server
 from millrace.server.console.counters import FeedCounters

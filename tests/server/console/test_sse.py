@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.examples.change_feed.messages import Message, Messages
+from applications.change_feed.messages import Message, Messages
 from millrace.model.event import Event
 from millrace.model.event_json import event_json
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX

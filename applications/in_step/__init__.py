@@ -1,0 +1,1 @@
+"""Storage and processing that scale in step with the load: `python -m applications.in_step`."""

@@ -1,1 +1,0 @@
-"""Windows, sessions and joins over events that arrive late: `python -m millrace.examples.event_time`."""

@@ -1,1 +1,0 @@
-"""Storage and processing that scale in step with the load: `python -m millrace.examples.in_step`."""

@@ -1,1 +1,0 @@
-"""An index and saved queries that are up to date while documents come: `python -m millrace.examples.search`."""

@@ -1,1 +1,0 @@
-"""The words of a stream, counted in four ways: `python -m millrace.examples.word_count`."""
