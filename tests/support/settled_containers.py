@@ -32,9 +32,11 @@ def _containers_are_settled(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _check_pins(state: ContainerState) -> None:
-    """Only tails, merged segments and open transactions are pinned."""
+    """Only tails, merged segments, targets of unreadable ones and open transactions are pinned."""
     counts = [dict(cache.pin_counts) for cache in state.caches.values()]
-    own = len(state.unflushed.keys() | state.merged.keys()) + state.open_transactions.pins_count
+    links = [segment.link for segment in state.merged.values() if segment.link is not None]
+    targets = {link.target_id for link in links if link.is_unreadable}
+    own = len(state.unflushed.keys() | state.merged.keys() | targets) + state.open_transactions.pins_count
     assert sum(sum(each.values()) for each in counts) == own, counts
 
 

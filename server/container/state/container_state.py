@@ -171,7 +171,7 @@ class ContainerState:
         # Bytes of all tails: durable, not yet in tier 2, held in memory.
         self.tail_bytes = 0
         # Segments with a tail, and segments whose bytes are in the tail of another, which they were merged into. Either
-        # is pinned by the state itself, once: tails and links are nowhere else.
+        # is pinned by the state itself, once: tails and links are nowhere else. So are targets with unreadable links.
         self.unflushed: dict[int, Segment] = {}
         self.merged: dict[int, Segment] = {}
         # Of those with a tail the ones that are flushed for themselves: merged segments, of which there may be many
@@ -327,15 +327,16 @@ class ContainerState:
         return min((each.tail.first.sequence for each in self.unflushed.values()), default=self.sequence + 1)
 
     def _hold_resident(self, segment: Segment) -> None:
-        """Keep a segment in memory that has a tail, or a link, from now on."""
+        """Keep a segment in memory that has a tail, a link, or something unreadable, from now on."""
         number = segment.segment_id
         if number not in self._held:
             assert self.segments.peek(number) is segment, "the tail of what was evicted is lost"
             self._held[number] = self.segments.pin((number,))
 
-    def _let_go(self, number: int) -> None:
-        """Let a segment be evicted that has lost its tail, or its link, unless it has the other."""
-        if number not in self.unflushed and number not in self.merged:
+    def _let_go(self, segment: Segment) -> None:
+        """Allow the eviction of a segment that has none of what keeps it in memory any more."""
+        number = segment.segment_id
+        if number in self._held and not (number in self.unflushed or number in self.merged or segment.unreadable):
             self._held.pop(number).release()
 
     def release(self, segment: Segment, offset: int, *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT) -> None:
@@ -368,6 +369,7 @@ class ContainerState:
     def _set_unreadable(self, target: Segment, link: LinkedExtent) -> None:
         link.is_unreadable = True
         target.unreadable.append(link)
+        self._hold_resident(target)
         source = self.merged[link.source_id]
         if source.tail:
             self.unmerged[link.source_id] = source
@@ -376,9 +378,10 @@ class ContainerState:
         """Move the end of what is flushed after the tail was released up to `offset`."""
         first_needed = segment.tail.first.offset if segment.tail else offset
         segment.flushed_offset = max(segment.flushed_offset, min(first_needed, segment.length))
-        if not segment.tail and self.unflushed.pop(segment.segment_id, None) is not None:
+        if not segment.tail:
+            self.unflushed.pop(segment.segment_id, None)
             self.unmerged.pop(segment.segment_id, None)
-            self._let_go(segment.segment_id)
+            self._let_go(segment)
 
     def admit_as_durable(self) -> None:
         """Let the admitted view of everything be the durable one: nothing is queued. Called once, after recovery.
@@ -439,8 +442,7 @@ class ContainerState:
             segment = self.segments.remove(segment_id)
             if segment is None:
                 continue
-            if self.merged.pop(segment_id, None) is not None:
-                self._let_go(segment_id)
+            self.merged.pop(segment_id, None)
             segment.deleted = True
             if segment.link is None:  # else nobody asked for that: the damage is to be named on
                 self.quarantine.discard("segments", segment_id)
