@@ -4,8 +4,11 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Arguments for the program of serve, demo, elastic, bench, load, quick and test: `make test ARGS="tests/wire -k frame"`.
+# Arguments for the program of a target: `make test ARGS="tests/wire -k frame"`.
 ARGS ?=
+
+# The parts of test-all: names of `python -m tests.parts`, or all, or auto.
+PART ?= all
 
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$python; break; }; done)
@@ -26,7 +29,7 @@ VERSITYGW_VERSION := v1.8.0
 
 APPLICATIONS := word_count sensors new_version in_step fraud search change_feed event_time
 
-.PHONY: help demo elastic applications torture failover killmatrix chain million quick test spark40 s3 check lint docs format serve bench load clean
+.PHONY: help demo elastic applications torture failover killmatrix chain million install test test-all spark40 s3 check lint docs format serve bench load clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,11 +60,13 @@ chain: $(INSTALLED)  ## two chained Spark queries while producers, drivers, work
 million: $(INSTALLED)  ## create a million streams; show memory, starts, and how long a page and an event take
 	$(BIN)/python -m benchmarks.million_streams $(ARGS)
 
-quick: $(INSTALLED)  ## the tests that are neither slow nor need Spark: the loop while you work
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not spark" $(ARGS)
+install: $(INSTALLED)  ## make or refresh .venv, as each target does by itself
 
-test: $(INSTALLED)  ## the whole test suite
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(INSTALLED)  ## the tests of each change, about ten minutes (ARGS="tests/crash -m slow" runs others)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "smoke or not (slow or spark)" $(ARGS)
+
+test-all: $(INSTALLED)  ## the slow tests, tortures and drawn examples, by part (PART="crash spark" ARGS="--minutes 20 --seed 7")
+	$(BIN)/python -m tests.parts $(PART) $(ARGS)
 
 # It leaves sockets to the collector of garbage, which later versions close. The kill matrix is of the writer of Arrow
 # batches, which queries have from 4.1 on.
@@ -71,7 +76,7 @@ spark40: $(SPARK40_INSTALLED)  ## the tests of the Spark source with the oldest 
 
 s3: $(VERSITYGW)  ## install versitygw with Go: without it, the tests against a real server of S3 are skipped
 
-check: lint test  ## what CI runs: format, lint, types, import arrows, documentation, tests
+check: lint test  ## what each change has to pass: format, lint, types, import arrows, documentation, tests
 
 # Warnings are errors: a link or an anchor that leads nowhere, a public name that is on no page, a page that needs the network.
 SITE := sphinx-build --quiet --fail-on-warning --keep-going --jobs auto --doctree-dir build/doctrees docs build/site

@@ -12,7 +12,6 @@ One that makes sense on the server's loop alone says `@pytest.mark.asyncio(loop_
 
 import asyncio
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -38,18 +37,21 @@ ENDING_S_MAX: Final = 5.0
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
-# No deadline: the machine is shared, and a slow example is not a wrong one. The blob lets anyone replay a failure.
-settings.register_profile("default", deadline=None, print_blob=True)
-# CI draws fresh examples each time, and prints the seed (pytest's --hypothesis-seed) that brings them back.
+pytest_plugins = ["tests.support.processor_time", "tests.support.time_limit"]
+
+# No deadline: the machine is shared, and a slow example is not a wrong one. `make test` tries the same examples each
+# time; `python -m tests.parts properties` draws fresh ones, and prints the blob and the seed that bring them back.
 settings.register_profile(
-    "ci",
-    deadline=None,
-    print_blob=True,
-    derandomize=False,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
+    "default", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+settings.register_profile(
+    "thorough",
+    settings.get_profile("default"),
+    derandomize=False,
+    print_blob=True,
+    max_examples=10 * settings.get_profile("default").max_examples,
+)
+settings.load_profile("default")
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:

@@ -26,6 +26,7 @@ from millrace.server.options import LEASE_OF_LOG_S, ServerOptions
 from millrace.server.settings import declared, load_settings
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 from tests.support.installed import ROOT
+from tests.support.tables import table
 from tests.test_dockerfile import arguments
 
 PAGE: Final = (ROOT / "docs" / "deployment.md").read_text()
@@ -115,7 +116,7 @@ def options_of(started: Started, monkeypatch: pytest.MonkeyPatch) -> ServerOptio
     return load_settings({name: given[option] for option, name in names.items()} | flags).options
 
 
-@pytest.mark.parametrize("command", commands_of_page())
+@table("command", commands_of_page())
 def test_the_commands_on_the_page_are_commands(command: str) -> None:
     parse(shlex.split(command)[1:])
 
@@ -142,7 +143,7 @@ def test_a_file_says_where_its_token_goes_and_starts_no_server_without_one(
         options_of(replace(STARTED[name], secret={}), monkeypatch)
 
 
-@pytest.mark.parametrize("name", STARTED)
+@table("name", STARTED)
 def test_what_the_files_set_are_settings_and_no_secrets(name: str) -> None:
     known = {setting.variable: setting for setting in declared().values()}
     named = [variable for variable in STARTED[name].environment if variable.startswith("MILLRACE_")]
@@ -244,8 +245,8 @@ def test_probes_and_health_checks_find_a_server_that_lives() -> None:
 # --- Kubernetes ---
 
 
-@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-@pytest.mark.parametrize("kind", MANIFESTS)
+@table("version", KUBERNETES_VERSIONS)
+@table("kind", MANIFESTS)
 def test_the_manifests_are_right_by_the_schemas_of_kubernetes(kind: str, version: str) -> None:
     kubernetes_validate.validate(MANIFESTS[kind], version, strict=True)
 

@@ -31,6 +31,7 @@ from millrace.server.streams.options import StreamsOptions, TransactionsOptions,
 from millrace.server.streams.transaction_limits import STREAMS_COUNT_MAX
 from tests.support.browser import CHROMIUM, Browser, served
 from tests.support.installed import build_wheel, make_environment, python_of
+from tests.support.tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -199,7 +200,7 @@ def test_the_bounds_of_transactions_are_told_as_they_are() -> None:
     assert options.outcomes_count_max == 1_000_000
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_every_program_that_is_named_is_there(page: str) -> None:
     for name in re.findall(r"python (examples/\w+\.py)", (ROOT / page).read_text()):
         assert (ROOT / name).is_file(), name
@@ -348,7 +349,7 @@ def test_every_program_of_the_readme_is_run_here() -> None:
     assert len(blocks("README.md", "python")) == len({program(part) for part in run})
 
 
-@pytest.mark.parametrize("page", PAGES)
+@table("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target, anchor in _LINK.findall((ROOT / page).read_text()):
         path = (ROOT / page).parent / target if target else ROOT / page
@@ -404,7 +405,7 @@ def test_the_file_of_settings_that_is_shown_is_read(
     assert re.search(r"32 +16 +command line ", rows["wal.files_max"])
 
 
-@pytest.mark.parametrize("page", [path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")])
+@table("page", [path.relative_to(ROOT) for path in (ROOT / "docs").glob("*.md")])
 def test_every_setting_that_is_named_exists(page: Path) -> None:
     known = {setting.variable for setting in declared().values()} | OTHERS
     named = set(re.findall(r"\bMILLRACE_[A-Z0-9_]*[A-Z0-9]\b(?!_)", (ROOT / page).read_text()))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tables import table
+
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("cli", "client", "examples", "model", "server", "spark_source", "wire")
 # Everything that is Python and ours, installed or not.
@@ -38,7 +40,7 @@ def run(*arguments: str) -> str:
     return finished.stdout
 
 
-@pytest.mark.parametrize("part", PARTS)
+@table("part", PARTS)
 def test_every_part_is_linked_into_the_package(part: str) -> None:
     link = ROOT / "src" / "millrace" / part
 

@@ -25,6 +25,7 @@ from millrace.model.slice import Slice
 from millrace.spark_source.errors import OptionError
 from millrace.spark_source.options import parse_options
 from millrace.spark_source.planning import Planner
+from tests.support.tables import table
 
 STREAM = "shop/orders"
 OLD = datetime(2020, 1, 31, 18, tzinfo=UTC)
@@ -288,7 +289,7 @@ def advised(message: str) -> list[str]:
     return [re.sub(r"^(or )?((a cut|one) like )?", "", part).strip() for part in re.split(r", | or ", advice)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("read", "wrong", "count"),
     [
         (parse_choice, "yesterday", 9),
@@ -312,7 +313,7 @@ def test_what_an_error_says_to_write_is_accepted(read: Callable[[Any], Any], wro
         read(form)
 
 
-@pytest.mark.parametrize(
+@table(
     ("option", "value"),
     [
         ("startingOffsets", "earliest"),

@@ -23,6 +23,7 @@ from applications.sensors.recorded import Reading, recorded, write
 from millrace import blocking
 from millrace.client.testing import SETTINGS_SMALL, server
 from tests.support.browser import CHROMIUM, Browser
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S, until
 
 
@@ -103,7 +104,7 @@ def test_an_observer_that_leaves_comes_back_after_what_it_has_seen() -> None:
     assert observer.state == truth(READINGS)
 
 
-@pytest.mark.parametrize("order", [[0, 0], [1, 0, 3], [2]])
+@table("order", [[0, 0], [1, 0, 3], [2]])
 def test_a_change_that_is_missing_or_comes_twice_is_told(order: list[int]) -> None:
     said = messages_of(READINGS)
     fetch, _ = feed_of([said[number] for number in order])

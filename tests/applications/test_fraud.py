@@ -23,6 +23,7 @@ from applications.fraud.simulated import simulated
 from applications.fraud.watch import LIVE, SLICE
 from millrace import blocking
 from millrace.client.testing import TestServer
+from tests.support.tables import table
 
 LIMITS = Limits(minutes=20, times=4, kmh=900)
 SEATTLE, MIAMI = City("Seattle", 47.4, -122.3), City("Miami", 25.8, -80.3)
@@ -74,7 +75,7 @@ def payments_of(*each: tuple[float, int, City | None]) -> list[Placed]:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("more", "rules"),
     [
         ([(0, 100, None), (20, 3500, None)], {6: "tested"}),

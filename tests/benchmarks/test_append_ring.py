@@ -4,9 +4,10 @@ from hypothesis import strategies as st
 
 from benchmarks.append_ring import AppendRing
 from millrace.wire.append_scan import scan_run
+from tests.support.examples import examples
 
 
-@settings(deadline=None, print_blob=True, max_examples=30)
+@settings(deadline=None, print_blob=True, max_examples=examples(30))
 @given(payload_size=st.integers(1, 300), power=st.integers(0, 6), rounds=st.integers(0, 40))
 def test_the_frames_of_every_round_are_valid_appends_with_the_next_ids(
     payload_size: int, power: int, rounds: int

@@ -18,6 +18,7 @@ from benchmarks.report import (
     as_markdown,
     as_table,
 )
+from tests.support.tables import table
 
 
 def row(*, figure: float, reference: float, bound: Bound, ratio: float) -> Row:
@@ -30,7 +31,7 @@ def row(*, figure: float, reference: float, bound: Bound, ratio: float) -> Row:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("figure", "bound", "verdict"),
     [
         (1.5, Bound.AT_MOST, Verdict.MET),
@@ -57,7 +58,7 @@ def test_figures_of_different_units_are_not_compared() -> None:
         Row(name="appends", figure=Quantity(1.0, Unit.SECONDS), reference=Quantity(1.0, Unit.BYTES))
 
 
-@pytest.mark.parametrize(
+@table(
     ("quantity", "text"),
     [
         (Quantity(0.000088, Unit.SECONDS), "88.0 µs"),

@@ -7,13 +7,14 @@ from millrace.cli.doctor import disk_checks, machine_checks, store_checks, sync_
 from millrace.server.object_store import StoreUrl
 from tests.cli.conftest import Run
 from tests.support.s3 import HttpFault, MotoServer
+from tests.support.tables import table
 
 
 def writes(latency_s: float, *, size_bytes: int = 4096) -> SyncedWrites:
     return SyncedWrites(size_bytes=size_bytes, latencies_s=(latency_s,) * 100, elapsed_s=latency_s * 100)
 
 
-@pytest.mark.parametrize(
+@table(
     ("latency_s", "verdict", "word"), [(2e-6, "warning", "suspiciously"), (1e-4, "good", ""), (0.05, "warning", "slow")]
 )
 def test_a_sync_is_judged_by_its_usual_time(latency_s: float, verdict: str, word: str) -> None:

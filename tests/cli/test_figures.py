@@ -1,11 +1,11 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.cli.figures import count_text, duration_text, rate_text, size_text, time_text
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("size", "text"),
     [
         (0, "0 B"),
@@ -20,16 +20,14 @@ def test_sizes(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
-@pytest.mark.parametrize(
+@table(
     ("rate", "text"), [(0, "0.00/s"), (999, "999/s"), (1500, "1.50 k/s"), (18_500_000, "18.5 M/s"), (2e12, "2000 G/s")]
 )
 def test_rates(rate: float, text: str) -> None:
     assert rate_text(rate) == text
 
 
-@pytest.mark.parametrize(
-    ("duration_s", "text"), [(0.0000884, "88 us"), (0.0123, "12.3 ms"), (7.25, "7.2 s"), (3599.6, "60 min 00 s")]
-)
+@table(("duration_s", "text"), [(0.0000884, "88 us"), (0.0123, "12.3 ms"), (7.25, "7.2 s"), (3599.6, "60 min 00 s")])
 def test_durations(duration_s: float, text: str) -> None:
     assert duration_text(duration_s) == text
 

@@ -3,7 +3,6 @@ import itertools
 import textwrap
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from millrace.cli import history_picture
 from millrace.cli.history_picture import change_text, draw_history, periods
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.lineage import Epoch
+from tests.support.tables import table
 
 NOON_US = 43_200_000_000
 
@@ -88,7 +88,7 @@ def test_no_epochs_no_picture() -> None:
     assert draw_history([], end_us=END_US) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("index", "text"), [(0, "created 1"), (1, "split 1 into 2, 3"), (3, "merged 2, 4 into 6")]
 )  # fmt: skip
 def test_a_change_in_words(index: int, text: str) -> None:

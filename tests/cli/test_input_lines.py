@@ -1,11 +1,11 @@
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from millrace.cli.input_lines import LineSplitter, is_wide
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
+from tests.support.tables import table
 
 
 @given(st.binary(max_size=60).map(lambda data: data.replace(b"\x00", b"\n")), st.lists(st.integers(1, 9), min_size=1))
@@ -36,11 +36,9 @@ def test_a_byte_order_mark_is_not_part_of_the_first_line() -> None:
     assert splitter.feed(b"\n" + BOM_UTF8 + b"2\n").lines == [b"1", BOM_UTF8 + b"2"]
 
 
-@pytest.mark.parametrize(
-    "text", ["id,name\r\n1,Ada\r\n", "\nid\n", "\r\nid\n", "\n\n\n", "Ж\nы\n", "京\r\n二\r\n", "id"]
-)
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
-@pytest.mark.parametrize("size", [2, 100])
+@table("text", ["id,name\r\n1,Ada\r\n", "\nid\n", "\r\nid\n", "\n\n\n", "Ж\nы\n", "京\r\n二\r\n", "id"])
+@table("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+@table("size", [2, 100])
 def test_utf_16_is_refused(text: str, encoding: str, size: int) -> None:
     """Behaviour 107: with or without a byte order mark, in pieces, and if the last character is not whole."""
     data = text.encode(encoding)
@@ -52,7 +50,7 @@ def test_utf_16_is_refused(text: str, encoding: str, size: int) -> None:
         assert "line 1 is UTF-16 or UTF-32" in str(splitter.failure)
 
 
-@pytest.mark.parametrize("mark", [BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_LE, BOM_UTF32_BE])
+@table("mark", [BOM_UTF16_LE, BOM_UTF16_BE, BOM_UTF32_LE, BOM_UTF32_BE])
 def test_a_byte_order_mark_alone_is_refused(mark: bytes) -> None:
     splitter = LineSplitter()
 

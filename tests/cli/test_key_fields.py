@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.cli.key_fields import KeyFieldError, key_reader
+from tests.support.tables import table
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), min_size=1, max_size=20)
 
@@ -39,7 +40,7 @@ def test_a_column_is_counted_from_1() -> None:
     assert key_of(b"3,b") == "b"
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "first_line", "line"),
     [
         ("k", b"{}", b"{}"),

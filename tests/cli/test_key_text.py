@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.cli.key_text import escape_keys, unescape_key
+from tests.support.tables import table
 
 KEYS = st.lists(st.none() | st.text("\\\t\n\rtnre ä", max_size=6), min_size=1, max_size=5)
 
@@ -20,7 +21,7 @@ def test_the_escapes_are_the_documented_ones() -> None:
     assert escape_keys(pa.array(["a\tb\\c\n\r", "", "plain"])).to_pylist() == [r"a\tb\\c\n\r", r"\e", "plain"]
 
 
-@pytest.mark.parametrize("text", ["\\", "a\\b", "\\\\\\"])
+@table("text", ["\\", "a\\b", "\\\\\\"])
 def test_what_escapes_nothing_is_refused_with_what_does(text: str) -> None:
     with pytest.raises(ValueError, match=r"escapes nothing in a key: write ") as refused:
         unescape_key(text)

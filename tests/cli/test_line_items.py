@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from millrace.cli.line_items import Item, json_item, keyed_item
 from millrace.model.event import Event
 from millrace.model.event_json import event_json
+from tests.support.tables import table
 
 HEADERS = st.dictionaries(st.text(max_size=3), st.binary(max_size=4), max_size=3)
 
@@ -22,7 +23,7 @@ def test_an_event_as_json_is_read_back(
     assert json_item(line) == Item(value, key, time, headers)
 
 
-@pytest.mark.parametrize(
+@table(
     "line",
     ["[]", "{", "{}", '{"value": 1}', '{"value": "a", "value_base64": "YQ=="}', '{"value_base64": "?"}',
      '{"value": "a", "key": 1}', '{"value": "a", "timestamp_us": "now"}', '{"value": "a", "timestamp_us": true}',

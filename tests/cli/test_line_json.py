@@ -1,9 +1,10 @@
 import pytest
 
 from millrace.cli.line_json import WideNumber, json_text, parse_json, utf8
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "problem"),
     [
         (b"{", "is not JSON: "),
@@ -21,7 +22,7 @@ def test_a_line_that_is_not_json_is_refused_by_one_sentence(line: bytes, problem
         parse_json(line)
 
 
-@pytest.mark.parametrize("number", ["9" * 5_000, "-" + "9" * 5_000, "1e400"])
+@table("number", ["9" * 5_000, "-" + "9" * 5_000, "1e400"])
 def test_a_number_of_any_size_is_kept_as_it_is_written(number: str) -> None:
     """Behaviour 107."""
     content = parse_json(b'{"n": %s}' % number.encode())

@@ -6,6 +6,7 @@ import typer
 from typer.testing import CliRunner
 
 from millrace.cli.option_groups import Commands
+from tests.support.tables import table
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def stay(name: str) -> None:
     print(name)
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "said"),
     [
         (["go", "a"], f"a {Place()} False"),

@@ -6,6 +6,7 @@ import typer
 from millrace.cli.policies import PolicyOptions, retention_text, scaling_text
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.policy import RetentionPolicy, ScalingPolicy
+from tests.support.tables import table
 
 EVENTS = ScalingPolicy.by_events_per_s(100, min_segments=2, factor=4)
 
@@ -17,7 +18,7 @@ def scaling(
     return PolicyOptions(**options).scaling(segments=segments, current=current)
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "policy"),
     [
         ({}, None),
@@ -37,7 +38,7 @@ def test_options_of_scaling(given: dict[str, Any], policy: ScalingPolicy | None)
     assert scaling(**given) == policy
 
 
-@pytest.mark.parametrize(
+@table(
     "given",
     [
         {"segments": 3, "events_per_s": 5},
@@ -53,7 +54,7 @@ def test_options_of_scaling_that_exclude_one_another(given: dict[str, Any]) -> N
         scaling(**given)
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "policy"),
     [
         ({}, None),
@@ -75,7 +76,7 @@ def test_options_of_retention(given: dict[str, Any], policy: RetentionPolicy | N
     assert PolicyOptions(**given).retention() == policy
 
 
-@pytest.mark.parametrize("given", [{"retain_bytes": "1k:"}, {"retain_age": "1h:2h"}, {"retain_age": "1h:"}])
+@table("given", [{"retain_bytes": "1k:"}, {"retain_age": "1h:2h"}, {"retain_age": "1h:"}])
 def test_bounds_that_make_no_sense_alone(given: dict[str, Any]) -> None:
     with pytest.raises(typer.BadParameter):
         PolicyOptions(**given).retention()

@@ -137,6 +137,7 @@ def test_a_limit_ends_at_a_place_to_read_on_from(running: TestServer) -> None:
     assert read == 60
 
 
+@pytest.mark.slow
 def test_nobody_who_reads_the_output_is_no_error(running: TestServer, write: Write) -> None:
     """As with `| head`: exit code 0, and not a word."""
     write("events/head", b"1\n2\n3\n")

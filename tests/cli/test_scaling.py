@@ -6,6 +6,7 @@ import typer
 from millrace.cli.scaling import merged_range, parse_fraction, parse_ranges, split_ranges
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from tests.cli.conftest import Run
+from tests.support.tables import table
 
 HALF = KEY_SPACE // 2
 
@@ -25,7 +26,7 @@ def test_fractions() -> None:
     assert parse_ranges("0:0.25,0.25:1/2") == [(0, 0.25), (0.25, Fraction(1, 2))]
 
 
-@pytest.mark.parametrize("text", ["", "x", "1/0", "1.5", "-0.1", "nan", "1e999"])
+@table("text", ["", "x", "1/0", "1.5", "-0.1", "nan", "1e999"])
 def test_what_is_no_fraction_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         parse_fraction(text)

@@ -100,6 +100,7 @@ def key_of(served: Served, word: str) -> str:
     return min(key for key in served.contents if word in key)
 
 
+@pytest.mark.slow
 def test_a_store_is_listed_with_its_chunks_and_copies(run: Run, served: Served) -> None:
     shown = run("inspect", "--store", served.bucket.url, "--json").json
 

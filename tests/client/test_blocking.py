@@ -19,6 +19,7 @@ from millrace.client.transactions.transaction import Transaction
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S
 
 # What a class for threads leaves out, and why.
@@ -47,7 +48,7 @@ def callable_or_property(member: object) -> bool:
     return callable(member) or isinstance(member, property)
 
 
-@pytest.mark.parametrize("source", LEFT_OUT, ids=lambda kind: kind.__name__)
+@table("source", LEFT_OUT, ids=lambda kind: kind.__name__)
 def test_threads_have_every_method_of_the_async_client(source: type) -> None:
     """A method that is added to the async client needs one line in `blocking`, or a reason above."""
     threaded = getattr(blocking, source.__name__)

@@ -64,6 +64,7 @@ def test_seeds_differ() -> None:
     assert {each.action for each in firsts} == set(Action)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", Action)
 def test_a_writer_under_a_name_stores_each_event_once(millrace_server: TestServer, action: Action) -> None:
     """Behaviours 5, 9 and 66: whatever happens to the server."""

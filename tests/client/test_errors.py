@@ -38,6 +38,7 @@ from millrace.server.front.replies import error_reply
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.model_server import STREAM, ModelServer, turns
+from tests.support.tables import table
 
 CUT = StreamCut.of("a/b", {1: (2, 3)})
 FACTS = ErrorFacts(message="m", code=3, subject="a/b", start_offset=1, length=2, retry_after_s=0.5)
@@ -86,7 +87,7 @@ def answer_of(code: ErrorCode) -> m.ErrorReply:
     return error_reply(cls("why"))
 
 
-@pytest.mark.parametrize("code", ErrorCode)
+@table("code", ErrorCode)
 def test_every_code_has_a_class_that_keeps_the_facts(code: ErrorCode) -> None:
     error = error_of_reply(reply(code))
 
@@ -97,7 +98,7 @@ def test_every_code_has_a_class_that_keeps_the_facts(code: ErrorCode) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("code", ErrorCode)
+@table("code", ErrorCode)
 async def test_a_request_is_made_again_after_the_answers_whose_class_says_so(code: ErrorCode) -> None:
     """Also where nobody knows whether it was carried out: to repeat this one is the same as once."""
     cls = CLASS_OF_CODE[code]
@@ -119,7 +120,7 @@ async def test_a_request_is_made_again_after_the_answers_whose_class_says_so(cod
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("cls", PUBLIC)
+@table("cls", PUBLIC)
 async def test_the_client_makes_another_attempt_after_the_errors_whose_class_says_so(cls: type[MillraceError]) -> None:
     retry = ModelServer().channel().retry()
 
@@ -175,8 +176,8 @@ def test_time_outs_and_lost_connections_are_those_of_python_too() -> None:
     assert {cls for cls in PUBLIC if "Timeout" in cls.__name__} <= {cls for cls in PUBLIC if issubclass(cls, OSError)}
 
 
-@pytest.mark.parametrize("cls", PUBLIC)
-@pytest.mark.parametrize("twin", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy])
+@table("cls", PUBLIC)
+@table("twin", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy])
 def test_errors_cross_processes_with_all_that_they_know(cls: type[MillraceError], twin: Any) -> None:
     error = made(cls)
     other = twin(error)
@@ -194,7 +195,7 @@ def test_a_cause_that_may_be_anything_is_left_out() -> None:
     assert pickle.loads(pickle.dumps(error)).__cause__ is None
 
 
-@pytest.mark.parametrize("cls", PUBLIC)
+@table("cls", PUBLIC)
 def test_every_error_says_something_and_has_no_number_of_the_system(cls: type[MillraceError]) -> None:
     """An `OSError` takes two arguments for a number and a text; ours are none."""
     error = made(cls)

@@ -208,6 +208,7 @@ async def test_a_release_by_force_fences(client: Client, name: str) -> None:
     assert await values_of(client, name) == [b"1"]
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_killed_remembers_it(millrace_server: TestServer, name: str) -> None:
     async with millrace.connect(millrace_server.address) as client:
         await client.create_stream(name)

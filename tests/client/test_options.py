@@ -6,9 +6,10 @@ import pytest
 from millrace.client.options import ClientOptions, parse_address, parse_addresses
 from millrace.client.write.options import WriterOptions, delivery_limit_s
 from millrace.model.address import Address
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "address"),
     [
         ("localhost", Address("localhost", 9240)),
@@ -23,7 +24,7 @@ def test_addresses_are_parsed_and_printed(text: str, address: Address) -> None:
     assert parse_address(str(address)) == address
 
 
-@pytest.mark.parametrize("text", ["", ":1", "h:x", "h:0", "h:65536", "::1", "[::1", "[::1]77", "h:-1"])
+@table("text", ["", ":1", "h:x", "h:0", "h:65536", "::1", "[::1", "[::1]77", "h:-1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
         parse_address(text)
@@ -37,7 +38,7 @@ def test_several_addresses_have_commas_between_them() -> None:
     assert parse_addresses(str(addresses)) == addresses
 
 
-@pytest.mark.parametrize("text", ["", ",", "a,", ",a", "a,,b", "a,b:x"])
+@table("text", ["", ",", "a,", ",a", "a,,b", "a,b:x"])
 def test_each_of_several_addresses_must_be_one(text: str) -> None:
     with pytest.raises(ValueError, match="address"):
         parse_addresses(text)
@@ -58,10 +59,8 @@ def test_tls_takes_a_switch_or_a_context() -> None:
     assert switched.verify_mode is ssl.CERT_REQUIRED
 
 
-@pytest.mark.parametrize("value", [0, -1, math.nan])
-@pytest.mark.parametrize(
-    "name", ["connect_timeout_s", "request_timeout_s", "outage_timeout_s", "keepalive_s", "in_flight_bytes_max"]
-)
+@table("value", [0, -1, math.nan])
+@table("name", ["connect_timeout_s", "request_timeout_s", "outage_timeout_s", "keepalive_s", "in_flight_bytes_max"])
 def test_limits_must_be_above_zero(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         ClientOptions(**{name: value})  # type: ignore[arg-type]  # only numbers here

@@ -11,11 +11,12 @@ from millrace import blocking
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
 from millrace.model.shown import Handle
+from tests.support.tables import table
 
 SECRET = "a-secret-token"
 
 
-@pytest.mark.parametrize("module", [millrace, blocking, millrace.testing])
+@table("module", [millrace, blocking, millrace.testing])
 def test_a_public_module_lists_its_public_names(module: ModuleType) -> None:
     assert dir(module) == list(module.__all__) == sorted(module.__all__)
     assert [name for name in dir(module) if not hasattr(module, name) or name.startswith("_")] == []
@@ -122,7 +123,7 @@ HANDLES = [
 ]
 
 
-@pytest.mark.parametrize("cls", HANDLES)
+@table("cls", HANDLES)
 def test_what_was_not_made_can_be_shown(cls: type[Any]) -> None:
     """As a debugger does in an `__init__` that fails."""
     made = cast("Any", cls).__new__(cls)

@@ -10,6 +10,7 @@ import pytest
 import millrace
 from millrace.client.testing import TestServer
 from millrace.model.errors import InvalidArgumentError
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
@@ -94,9 +95,7 @@ async def test_tls_to_a_peer_that_answers_in_text() -> None:
     assert isinstance(error.__cause__, ssl.SSLError)
 
 
-@pytest.mark.parametrize(
-    "address", ["a" * 64 + ".example", "a..b", "\0", "\udc80", "http://h:1", "h:70000", "h:0", "", 9240]
-)
+@table("address", ["a" * 64 + ".example", "a..b", "\0", "\udc80", "http://h:1", "h:70000", "h:0", "", 9240])
 async def test_what_is_no_address(address: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"address|host name"):
         _ = millrace.connect(address)

@@ -75,6 +75,7 @@ def test_a_server_that_another_thread_starts_is_stopped_after_it(millrace_server
     assert not millrace_server.running
 
 
+@pytest.mark.slow
 def test_a_console_is_there_where_it_is_asked_for_and_stays_where_it_is(millrace_server: TestServer) -> None:
     assert millrace_server.console_address == ""
     with server(console="127.0.0.1:0") as running:

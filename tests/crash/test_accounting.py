@@ -7,6 +7,7 @@ import pytest
 from tests.crash.transactions.accounting import Books
 from tests.crash.transactions.recorded import Tag
 from tests.support.history import Recorder
+from tests.support.tables import table
 
 TAG = Tag("w", 1, 0, 4)
 EVENTS = [(f"k{number % 2}", TAG.event(number)) for number in range(4)]
@@ -30,7 +31,7 @@ def whole() -> Streams:
     return {"a": EVENTS[:2], "b": EVENTS[2:]}
 
 
-@pytest.mark.parametrize(
+@table(
     ("ends", "streams", "counted"),
     [
         ([("commit", "committed")], whole(), "committed"),
@@ -61,14 +62,14 @@ def invented(streams: Streams) -> Streams:
     return {**streams, "c": [("k0", Tag("w", 2, 0, 1).event(0))]}
 
 
-@pytest.mark.parametrize("damage", [twice, half, out_of_order, invented])
+@table("damage", [twice, half, out_of_order, invented])
 def test_what_is_not_whole_is_found(damage: Callable[[Streams], Streams]) -> None:
     for ends in ([("commit", "committed")], []):
         with pytest.raises(AssertionError, match=r"Tag|key"):
             Books.of(recorded(*ends).lines).check(damage(whole()))
 
 
-@pytest.mark.parametrize(
+@table(
     ("ends", "streams"),
     [
         ([("commit", "committed")], {}),

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from tests.crash.histories.linearizability import Operation
 from tests.crash.histories.segments import is_right
+from tests.support.tables import table
 
 
 def history(*operations: tuple[int, int, tuple[Any, ...], tuple[Any, ...] | None]) -> list[Operation]:
@@ -115,12 +114,12 @@ WRONG: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("operations", RIGHT.values(), ids=list(RIGHT))
+@table("operations", RIGHT.values(), ids=list(RIGHT))
 def test_what_can_have_been_is_accepted(operations: list[Any]) -> None:
     assert is_right(history(*operations))
 
 
-@pytest.mark.parametrize("operations", WRONG.values(), ids=list(WRONG))
+@table("operations", WRONG.values(), ids=list(WRONG))
 def test_what_cannot_have_been_is_rejected(operations: list[Any]) -> None:
     assert not is_right(history(*operations))
 

@@ -7,11 +7,14 @@ python -m tests.crash.test_elastic --seed 7 --only 13 --keep /tmp/folder
 import argparse
 import asyncio
 import faulthandler
+import itertools
+import math
 import os
 import random
 import shutil
 import signal
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,16 +123,28 @@ def damage_in_folder(folder: Path) -> Sequence[object]:
 async def torture(
     begin: Begin,
     *,
-    rounds: int,
+    rounds: int | None,
     seed: int,
     seconds: float = SECONDS,
     first: int = 0,
+    minutes: float = math.inf,
     folder: Path | None = None,
     verify: Verify = damage_in_folder,
 ) -> Counter[str]:
-    """Run so many rounds, say what each was like, and return the sum. A folder that is given is kept if one fails."""
+    """Run rounds, print a line for each one, and return the sum of what they counted.
+
+    Args:
+        rounds: how many; None for as many as begin within `minutes`.
+        first: number of the first round.
+        minutes: no round begins after so many.
+        folder: for the server and the history, left there if a round fails.
+    """
     total: Counter[str] = Counter()
-    for number in range(first, first + rounds):
+    end_s = time.monotonic() + minutes * 60
+    for number in itertools.count(first) if rounds is None else range(first, first + rounds):
+        if time.monotonic() >= end_s:
+            print(f"seed {seed}: out of time after {number - first} rounds", flush=True)
+            break
         dice = random.Random(f"{seed}/{number}")
         place = folder or Path(tempfile.mkdtemp(prefix="millrace-"))
         data = place / "server"
@@ -192,16 +207,25 @@ def run_from_command_line(
         seconds: that a round lives, if the command line does not say it.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, help="how many (default: 10, or as many as begin within --minutes)")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no round begins after so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=seconds, help="that a round lives, about")
     parser.add_argument("--only", type=int, help="this round alone")
     parser.add_argument("--keep", type=Path, help="folder of the server and the history, left there if a round fails")
     chosen = parser.parse_args()
     faulthandler.register(signal.SIGUSR1)  # where it hangs, if it does
-    rounds, first = (chosen.rounds, 0) if chosen.only is None else (1, chosen.only)
+    rounds = chosen.rounds or (10 if chosen.minutes == math.inf else None)
+    rounds, first = (rounds, 0) if chosen.only is None else (1, chosen.only)
     running = torture(
-        begin, rounds=rounds, seed=chosen.seed, seconds=chosen.seconds, first=first, folder=chosen.keep, verify=verify
+        begin,
+        rounds=rounds,
+        seed=chosen.seed,
+        seconds=chosen.seconds,
+        first=first,
+        minutes=chosen.minutes,
+        folder=chosen.keep,
+        verify=verify,
     )
     total = asyncio.run(running)
     print(f"in all: {shown(total)}")

@@ -17,6 +17,7 @@ from millrace.model.address import Address
 from millrace.server.app import Server
 from tests.support.scrapes import scrape
 from tests.support.servers import server_options
+from tests.support.tables import table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "observability.md").read_text()
@@ -104,7 +105,7 @@ def test_an_alert_asks_for_what_there_is(alert: dict[str, Any], samples: dict[st
     assert alert.keys() <= {"alert", "expr", "for", "labels", "annotations"}
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+@table("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_an_alert_has_a_section_that_says_what_to_do(alert: dict[str, Any]) -> None:
     name = alert["alert"]
     (section,) = re.findall(rf"^### {name}\n\n(.+?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)

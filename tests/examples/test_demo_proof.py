@@ -1,9 +1,8 @@
 """What the proof of the demo says of streams in which something is wrong, and of those in which nothing is."""
 
-import pytest
-
 from millrace.examples.demo.data import Reading
 from millrace.examples.demo.proof import Item, Proof, converted_item, prove, written_item
+from tests.support.tables import table
 
 WRITTEN = [Item("a", 1, 0.5), Item("b", 1, 0.5), Item("a", 2, 0.5), Item("b", 3, 0.25)]
 
@@ -17,7 +16,7 @@ def test_all_events_once_in_any_order_of_the_keys_is_proved() -> None:
     assert proof(*sorted(WRITTEN)).holds
 
 
-@pytest.mark.parametrize(
+@table(
     ("found", "once", "missing", "extra", "misplaced"),
     [
         (WRITTEN[1:], 3, 1, 0, 0),

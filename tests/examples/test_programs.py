@@ -113,6 +113,7 @@ def test_a_reader_of_both_streams_never_misses_a_cent() -> None:
     assert int(looks[1]) > 1
 
 
+@pytest.mark.smoke
 def test_a_worker_that_was_killed_processes_each_order_once() -> None:
     """Behaviour 61."""
     with server() as started:

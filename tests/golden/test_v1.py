@@ -13,6 +13,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import decode, decode_header, encode, encode_append_header, verify
 from tests.golden.samples import APPENDS, SAMPLES
+from tests.support.tables import table
 
 FOLDER = Path(__file__).parent / "v1"
 
@@ -28,7 +29,7 @@ def test_there_are_bytes_for_every_type_of_frame() -> None:
     assert {*SAMPLES, *APPENDS} == names
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@table("name", SAMPLES)
 def test_a_message_is_written_as_it_was(name: str) -> None:
     header = decode_header(golden(name))
 
@@ -37,7 +38,7 @@ def test_a_message_is_written_as_it_was(name: str) -> None:
     assert written.hex(" ") == golden(name).hex(" ")
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@table("name", SAMPLES)
 def test_a_message_is_read_as_it_was(name: str) -> None:
     data = golden(name)
 

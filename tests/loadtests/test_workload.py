@@ -19,6 +19,7 @@ from loadtests.workload import (
     Violation,
     events_in,
 )
+from tests.support.tables import table
 
 
 def heads(*events: tuple[int, int, int]) -> Any:
@@ -26,7 +27,7 @@ def heads(*events: tuple[int, int, int]) -> Any:
     return np.array([(producer, key, sequence, 0) for producer, key, sequence in events], EVENT)
 
 
-@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)
+@table("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_scenario_of_ours_loads_and_says_what_it_is_for(path: Path) -> None:
     scenario = Scenario.load(path)
 
@@ -71,7 +72,7 @@ def test_single_fields_can_be_changed() -> None:
     assert scenario.users == 1
 
 
-@pytest.mark.parametrize("changes", [{"producers.speed": 1}, {"writers.rate": 1}, {"segments": 0}, {"segments": "4"}])
+@table("changes", [{"producers.speed": 1}, {"writers.rate": 1}, {"segments": 0}, {"segments": "4"}])
 def test_a_change_that_makes_no_sense_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ScenarioError):
         Scenario(name="a").changed(changes)

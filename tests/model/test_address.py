@@ -1,9 +1,10 @@
 import pytest
 
 from millrace.model.address import Address, Addresses
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "host", "port"),
     [
         ("127.0.0.1:9240", "127.0.0.1", 9240),
@@ -21,7 +22,7 @@ def test_an_address_is_read_and_written(text: str, host: str, port: int) -> None
     assert Address.parse(str(address), default_port=1) == address
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "a:", "a:65536", "a:-1", "a:\u0661", "::1", "[::1", "a b:1"])
+@table("text", ["", "a:b", "a:", "a:65536", "a:-1", "a:\u0661", "::1", "[::1", "a b:1"])
 def test_what_is_no_address_is_refused_with_its_form(text: str) -> None:
     with pytest.raises(ValueError, match="HOST:PORT"):
         Address.parse(text, default_port=7)

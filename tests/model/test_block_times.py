@@ -9,6 +9,7 @@ from millrace.model.compression import Compression
 from millrace.model.errors import BlockCorruptError
 from millrace.model.event_block import unpack_block
 from tests.support.event_blocks import COMPRESSIONS, EVENTS, HEADERS
+from tests.support.tables import table
 
 
 def test_blocks_of_an_append_are_found_with_their_times() -> None:
@@ -21,7 +22,7 @@ def test_blocks_of_an_append_are_found_with_their_times() -> None:
     ]
 
 
-@pytest.mark.parametrize("cut", [1, 8, 56, 60])
+@table("cut", [1, 8, 56, 60])
 def test_a_part_of_a_block_is_not_an_append(cut: int) -> None:
     block = bytes(pack_block([b"a"], timestamps_us=1))
 

@@ -10,6 +10,7 @@ from millrace.model.commit_plan import CommitPlan, plan_commit
 from millrace.model.key_range import KEY_SPACE, KeyRange, covers_once
 from millrace.model.lineage import Lineage, StreamPart
 from millrace.model.transaction import TransactionPart
+from tests.support.examples import examples
 
 PLACES_COUNT = 16
 """The borders of all ranges are among so many: they often meet."""
@@ -119,7 +120,7 @@ def scaled(segments: list[StreamPart], dice: random.Random, *, scalings: int, id
     return segments
 
 
-@settings(deadline=None, print_blob=True, max_examples=300)
+@settings(deadline=None, print_blob=True, max_examples=examples(300))
 @given(seed=SEEDS, before=st.integers(0, 4), meanwhile=st.integers(0, 6), rounds=st.integers(1, 3))
 @example(seed=0, before=0, meanwhile=0, rounds=1)
 def test_commits_that_scalings_overtook(seed: int, before: int, meanwhile: int, rounds: int) -> None:

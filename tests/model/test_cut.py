@@ -20,6 +20,7 @@ from millrace.model.cut import (
     parse_cut,
 )
 from millrace.model.errors import CutInvalidError, InvalidArgumentError
+from tests.support.tables import table
 
 PLACES = st.dictionaries(
     st.integers(1, 2**64 - 1),
@@ -44,14 +45,14 @@ def test_the_text_is_the_documented_one() -> None:
     assert str(StreamCut.of("shop/orders", {13: (8192, 17), 12: (4096, 0)})) == "shop/orders@12:4096.0,13:8192.17"
 
 
-@pytest.mark.parametrize("text", ["head", " HEAD ", "Tail", "tail"])
+@table("text", ["head", " HEAD ", "Tail", "tail"])
 def test_special_cuts_are_read_back(text: str) -> None:
     assert str(parse_cut(text)) == text.strip().lower()
     assert parse_cut("head") is HEAD is millrace.HEAD
     assert parse_cut("tail") is TAIL is millrace.TAIL
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["", "x", "a/b@", "a/b@1", "a/b@1:2", "a/b@1:2.3,", "a/b@1:2.3,1:2.3", "a@1:2.3", "a/b@-1:2.3",
      "a/b@1:2.99999999999", "a/b@0:0.0", "a/b@1:2.3.4", "../b@1:2.3", "a/b@1:99999999999999999999.0", "a/b@\u0661:2.3"],

@@ -17,6 +17,8 @@ from millrace.model.limits import (
     ROUTING_KEY_SIZE_BYTES_MAX,
 )
 from tests.support.event_blocks import COMPRESSIONS, EVENTS, HEADERS, NAMES, resealed, strangers_blocks
+from tests.support.examples import examples
+from tests.support.tables import table
 
 
 def example() -> bytes:
@@ -141,7 +143,7 @@ def test_the_first_event_at_or_after_a_time_is_found() -> None:
     assert unpack_block(pack_block([b""])).last_before(10) is None
 
 
-@pytest.mark.parametrize("compression", Compression)
+@table("compression", Compression)
 def test_every_flipped_bit_is_noticed(compression: Compression) -> None:
     """Behaviour 49: every bit flipped in turn is a typed error."""
     data = pack_block(
@@ -163,7 +165,7 @@ def test_every_truncation_is_noticed() -> None:
             unpack_block(data[:size])
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(strangers_blocks())
 def test_a_strangers_block_with_a_right_checksum_is_read_or_refused(data: bytearray) -> None:
     try:
@@ -207,7 +209,7 @@ def test_sizes_above_the_limits_are_refused() -> None:
         pack_block([b""], keys="k" * (ROUTING_KEY_SIZE_BYTES_MAX + 1))
 
 
-@pytest.mark.parametrize(
+@table(
     "wrong",
     [
         {"values": []},
@@ -222,7 +224,7 @@ def test_arguments_that_do_not_fit_are_refused(wrong: dict[str, object]) -> None
         pack_block(**wrong)  # type: ignore[arg-type]  # wrong on purpose
 
 
-@pytest.mark.parametrize("value", ["text", 5, np.zeros(4, dtype=np.int32).data, None])
+@table("value", ["text", 5, np.zeros(4, dtype=np.int32).data, None])
 def test_values_that_are_not_bytes_are_refused(value: object) -> None:
     with pytest.raises(TypeError):
         pack_block([b"good", value])  # type: ignore[list-item]  # wrong on purpose

@@ -3,6 +3,7 @@ import pytest
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.event_times import EventTimeBounds, OutsideTimes, unit_hint
 from millrace.model.policy import StreamConfig
+from tests.support.tables import table
 
 NOW_US = 1_800_000_000_000_000
 
@@ -25,7 +26,7 @@ def test_a_configuration_of_an_earlier_version_has_no_bounds() -> None:
     assert StreamConfig.from_json(text).event_times is None
 
 
-@pytest.mark.parametrize(
+@table(
     "content",
     ["{}", '{"future_s_max": -1}', '{"past_s_max": "1"}', '{"past_s_max": true}', '{"future_s_max": 1e300}', "3",
      '{"future_s_max": 1, "outside": "drop"}', '{"future_s_max": NaN}'],
@@ -41,7 +42,7 @@ def test_limits_are_around_the_clock_and_fit_64_bits() -> None:
     assert EventTimeBounds(past_s_max=1e12, future_s_max=1e12).limits_us(1 << 62)[1] == (1 << 62) + 10**18
 
 
-@pytest.mark.parametrize(
+@table(
     ("timestamp_us", "unit"),
     [(NOW_US, ""), (NOW_US // 1000, "milliseconds"), (NOW_US // 1_000_000, "seconds"), (NOW_US * 1000, "nanoseconds"),
      (0, ""), (-NOW_US, ""), (253_370_764_800_000_000, "")],

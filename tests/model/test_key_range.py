@@ -10,6 +10,7 @@ from millrace.model import key_range
 from millrace.model.errors import InvalidNameError
 from millrace.model.key_range import KEY_SPACE, KeyRange, covers_once, equal_ranges, key_place
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
+from tests.support.tables import table
 
 
 def test_a_key_keeps_its_place_forever() -> None:
@@ -23,7 +24,7 @@ def test_the_place_of_a_key_is_xxh3_of_its_bytes(key: str) -> None:
     assert key_place(key) == xxh3_64(key.encode()).intdigest() < KEY_SPACE
 
 
-@pytest.mark.parametrize("key", ["\ud800", b"bytes", None])
+@table("key", ["\ud800", b"bytes", None])
 def test_a_key_that_is_not_text_has_no_place(key: str) -> None:
     with pytest.raises(InvalidNameError, match="routing key"):
         key_place(key)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from millrace.model.errors import CutInvalidError
 from millrace.model.key_range import KEY_SPACE, KeyRange, covers_once
 from millrace.model.lineage import Epoch, Lineage, StreamPart, parts_of_history
+from tests.support.tables import table
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -83,13 +84,13 @@ def test_segments_that_are_replaced_in_one_step_without_a_common_key_are_apart()
     assert (ids(list(replacement.predecessors)), ids(list(replacement.successors))) == ([1], [3])
 
 
-@pytest.mark.parametrize("cut", [[1, 2], [3], [4, 5]])
+@table("cut", [[1, 2], [3], [4, 5]])
 def test_what_covers_the_keys_once_is_a_cut(cut: list[int]) -> None:
     """Behaviour 26."""
     Lineage(DIAMOND).check_cut(cut)
 
 
-@pytest.mark.parametrize("cut", [[1], [1, 3], [1, 5], [4], [1, 2, 3], [2, 4]])
+@table("cut", [[1], [1, 3], [1, 5], [4], [1, 2, 3], [2, 4]])
 def test_what_does_not_is_none(cut: list[int]) -> None:
     """Behaviour 26."""
     with pytest.raises(CutInvalidError, match="every key exactly once"):

@@ -16,6 +16,7 @@ from millrace.model.names import (
     segment_of_stream,
 )
 from millrace.wire.limits import NAME_SIZE_BYTES_MAX
+from tests.support.tables import table
 
 ALNUM = string.ascii_letters + string.digits
 parts = st.builds(str.__add__, st.sampled_from(ALNUM), st.text(ALNUM + "._-", max_size=PART_LENGTH_MAX - 1))
@@ -32,7 +33,7 @@ def test_the_longest_name_fits_the_limit_of_the_protocol() -> None:
     assert len(segment_of_stream(longest, epoch=(1 << 32) - 1, index=SEGMENTS_PER_STREAM_MAX)) <= NAME_SIZE_BYTES_MAX
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     [
         "", "/", "a", "a/", "/a", "a/b/c", "a//b", "/a/b", "a/b/",
@@ -89,18 +90,18 @@ def test_internal_names_are_before_all_others_and_users_cannot_give_them(scope: 
         checked_name(internal, kind="segment")
 
 
-@pytest.mark.parametrize(("kind", "name"), [("", "a"), ("a", ""), ("#a", "b"), ("a/b", "c"), ("a", "b#c"), ("a", "..")])
+@table(("kind", "name"), [("", "a"), ("a", ""), ("#a", "b"), ("a/b", "c"), ("a", "b#c"), ("a", "..")])
 def test_the_parts_of_an_internal_name_are_as_of_others(kind: str, name: str) -> None:
     with pytest.raises(InvalidNameError):
         internal_name(kind, name)
 
 
-@pytest.mark.parametrize("writer_id", ["a", "till-7", "a b/c#d", "ä\N{SNOWMAN}", "x" * WRITER_ID_SIZE_BYTES_MAX])
+@table("writer_id", ["a", "till-7", "a b/c#d", "ä\N{SNOWMAN}", "x" * WRITER_ID_SIZE_BYTES_MAX])
 def test_a_writer_id_is_printable_text(writer_id: str) -> None:
     assert checked_writer_id(writer_id) == writer_id
 
 
-@pytest.mark.parametrize(
+@table(
     "writer_id",
     ["", "a\n", "\0", "\ud800", "x" * (WRITER_ID_SIZE_BYTES_MAX + 1), "ä" * WRITER_ID_SIZE_BYTES_MAX, 7, None],
 )

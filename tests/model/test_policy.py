@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.policy import RetentionPolicy, ScalingKind, ScalingPolicy, StreamConfig
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "",
@@ -39,7 +40,7 @@ def test_a_full_configuration() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("retention", "max_bytes", "max_age_s"),
     [
         ({"kind": "size", "min_bytes": 50}, 50, None),
@@ -57,7 +58,7 @@ def test_one_bound_alone_means_just_that(
     assert (parsed.max_bytes, parsed.max_age_s) == (max_bytes, max_age_s)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "named"),
     [
         ("{", "not JSON"),
@@ -114,7 +115,7 @@ def test_any_json_is_read_or_refused(content: dict[str, object]) -> None:
     assert policy.scaling.kind is ScalingKind.FIXED or policy.scaling.target_per_s > 0
 
 
-@pytest.mark.parametrize(
+@table(
     "configuration",
     [
         StreamConfig(scaling=ScalingPolicy.fixed(7)),
@@ -166,13 +167,13 @@ def test_other_texts_are_refused(text: str) -> None:
         StreamConfig.from_json(text)
 
 
-@pytest.mark.parametrize("count", [0, -1, 4097])
+@table("count", [0, -1, 4097])
 def test_the_number_of_segments_is_bounded(count: int) -> None:
     with pytest.raises(InvalidArgumentError):
         ScalingPolicy.fixed(count)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         "ScalingPolicy.fixed(3)",

@@ -13,6 +13,7 @@ from millrace.model.producer import (
     checked_fingerprint,
     checked_producer,
 )
+from tests.support.tables import table
 
 P = Producer("w", "h", "r1", 7)
 TAKEN = ProducerRow().taken("h", "r1")
@@ -77,28 +78,28 @@ def test_a_replaced_run_never_commits_however_many_followed(runs: list[int]) -> 
     assert list(row.fenced) == expected
 
 
-@pytest.mark.parametrize("producer", [P, tuple(P), ("w", "h" * 255, "ü", 0), ("w", "h", "r", (1 << 63) - 1)])
+@table("producer", [P, tuple(P), ("w", "h" * 255, "ü", 0), ("w", "h", "r", (1 << 63) - 1)])
 def test_a_producer_is_four_values(producer: tuple[str, str, str, int]) -> None:
     assert checked_producer(producer) == producer
     assert isinstance(checked_producer(producer), Producer)
 
 
-@pytest.mark.parametrize("producer", ["whrs", ("w", "h", "r"), ["w", "h", "r", 1], None])
+@table("producer", ["whrs", ("w", "h", "r"), ["w", "h", "r", 1], None])
 def test_what_is_no_producer_is_refused(producer: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="no producer"):
         checked_producer(producer)
 
 
-@pytest.mark.parametrize("sequence", [-1, 1 << 63, "1", 1.0, True, None])
+@table("sequence", [-1, 1 << 63, "1", 1.0, True, None])
 def test_what_is_no_sequence_is_refused(sequence: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="sequence"):
         checked_producer(P._replace(sequence=sequence))
 
 
-@pytest.mark.parametrize(
+@table(
     ("part", "message"), [("writer_id", "writer id"), ("holder", "holder of a producer"), ("run", "run of a producer")]
 )
-@pytest.mark.parametrize("text", ["", "x" * 256, "a\nb", b"bytes", 7])
+@table("text", ["", "x" * 256, "a\nb", b"bytes", 7])
 def test_what_is_no_text_for_a_part_is_refused(part: str, message: str, text: Any) -> None:
     with pytest.raises(InvalidNameError, match=message):
         checked_producer(P._replace(**{part: text}))

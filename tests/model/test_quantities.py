@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 from millrace.cli.figures import time_text
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.quantities import exact_duration, exact_size, parse_bounds, parse_duration, parse_moment, parse_size
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "size"),
     [
         ("4096", 4096), ("0", 0), ("64k", 65536), ("64KiB", 65536), ("64 kb", 65536), ("10MiB", 10 << 20),
@@ -19,13 +20,13 @@ def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "1 lightyear", "1:2", "ib", "5ib"])
+@table("text", ["", "x", "-1", "1 lightyear", "1:2", "ib", "5ib"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is no size"):
         parse_size(text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "duration_s"),
     [
         ("90", 90),
@@ -61,13 +62,13 @@ def test_quantities_are_shown_with_the_largest_unit_that_fits() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["", "soon", "7 years", "-3s"])
+@table("text", ["", "soon", "7 years", "-3s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="is no duration"):
         parse_duration(text)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "bounds"),
     [("1k:2k", ("1k", "2k")), ("2k", (None, "2k")), (":2k", (None, "2k")), ("1k:", ("1k", None)), ("", (None, None))],
 )
@@ -87,7 +88,7 @@ def test_a_time_without_a_zone_is_one_of_utc() -> None:
     assert parse_moment("2026-01-31") == parse_moment("2026-01-31T00:00:00Z")
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "long ago", "15m ago"])
+@table("text", ["", "yesterday", "long ago", "15m ago"])
 def test_what_names_no_moment_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         parse_moment(text)

@@ -10,6 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from millrace.model import sequence_row
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.sequence_row import SEQUENCE_MAX, SequenceRow, sequence_place
+from tests.support.examples import examples
+from tests.support.tables import table
 
 PLACES_COUNT = 8
 WIDTH = KEY_SPACE // PLACES_COUNT
@@ -162,7 +164,7 @@ class TakesTheHighest(SequenceRow):
         return max(super().lowest_in(keys), self.stored_at(keys.low))
 
 
-@pytest.mark.parametrize(
+@table(
     "mutant", [SetsMarks, TakesOneTooMany, TrustsTheLast, LowersThrough, KeepsMarks, DropsOneTooMany, TakesTheHighest]
 )
 def test_a_row_that_breaks_a_rule_is_found_out(mutant: type[SequenceRow]) -> None:
@@ -170,7 +172,8 @@ def test_a_row_that_breaks_a_rule_is_found_out(mutant: type[SequenceRow]) -> Non
 
     with pytest.raises((AssertionError, ValueError)):
         run_state_machine_as_test(
-            machine, settings=settings(max_examples=300, phases=[Phase.generate], database=None, deadline=None)
+            machine,
+            settings=settings(max_examples=examples(300), phases=[Phase.generate], database=None, deadline=None),
         )
 
 
@@ -259,7 +262,7 @@ def test_a_block_of_a_merged_segment_joins_the_pieces_of_its_range() -> None:
     assert row.pieces() == [(0, 5), (WIDTH, 20), (7 * WIDTH, 12)]
 
 
-@pytest.mark.parametrize(
+@table(
     ("through", "pieces"),
     [
         (-2, []),

@@ -1,13 +1,12 @@
 from dataclasses import dataclass
 
-import pytest
-
 from millrace.model.cut import HEAD, StreamCut, TimeCut
 from millrace.model.event import Event
 from millrace.model.shown import BYTES_MAX, Handle, PublicNames, ShortRepr, short
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "shown"),
     [
         (b"x" * BYTES_MAX, repr(b"x" * BYTES_MAX)),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from millrace.model.cut import HEAD, TAIL, PastCut, SavedKind, SavedPlace, StreamCut, TimeCut
 from millrace.model.errors import CutInvalidError, InvalidArgumentError, InvalidNameError
 from millrace.model.slice import Slice, is_slice
+from tests.support.tables import table
 
 CUTS = st.one_of(
     st.sampled_from([HEAD, TAIL]),
@@ -45,7 +46,7 @@ def test_the_text_is_the_documented_one() -> None:
     assert not is_slice(str(cut))
 
 
-@pytest.mark.parametrize(
+@table(
     "text", ["", "a/b", "a/b@", "a/b@head", "a/b@..tail", "b@head..tail", "a/b@head..x", "a/b@1:2..tail", "@head..tail"]
 )
 def test_what_is_no_slice_is_refused(text: str) -> None:

@@ -5,13 +5,14 @@ import pytest
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.key_range import KEY_SPACE, KeyRange, equal_ranges
 from millrace.model.stream import Border, StreamSegment, scaled_ranges
+from tests.support.tables import table
 
 THIRDS = [
     StreamSegment(segment_id=number, key_range=key_range) for number, key_range in enumerate(equal_ranges(3), start=1)
 ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("low", "high", "expected"),
     [
         (0.0, 0.25, (0, KEY_SPACE // 4)),
@@ -30,7 +31,7 @@ def test_borders_are_exact(low: Border, high: Border, expected: tuple[int, int])
         assert scaled_ranges([(low, high)], segments=THIRDS) == [KeyRange(*expected)]
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.5, 0.5), (0.5, 0.25), (-0.1, 1.0), (0.0, 1.5), (0, KEY_SPACE + 1)])
+@table(("low", "high"), [(0.5, 0.5), (0.5, 0.25), (-0.1, 1.0), (0.0, 1.5), (0, KEY_SPACE + 1)])
 def test_ranges_that_are_none_are_refused(low: Border, high: Border) -> None:
     with pytest.raises(InvalidArgumentError):
         scaled_ranges([(low, high)], segments=THIRDS)

@@ -3,16 +3,15 @@
 import pytest
 
 from millrace.model.token_file import parse_token
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
-    "content", [b"s3cret", b"s3cret\n", b"s3cret\r\n", b"  s3cret \n\n", b"\xef\xbb\xbfs3cret\r\n"]
-)
+@table("content", [b"s3cret", b"s3cret\n", b"s3cret\r\n", b"  s3cret \n\n", b"\xef\xbb\xbfs3cret\r\n"])
 def test_the_token_is_the_line_without_surrounding_white_space(content: bytes) -> None:
     assert parse_token(content) == "s3cret"
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "problem"),
     [
         (b"", "holds no token"),

@@ -1,13 +1,14 @@
 import pytest
 
 from millrace.model.transaction import BranchesError, TransactionState, check_branches, digest_of_branches
+from tests.support.tables import table
 
 
 def test_a_commit_takes_what_was_stored() -> None:
     assert check_branches({3: 10, 4: 20}, stored={4: 20, 3: 10}, drops_others=False) == []
 
 
-@pytest.mark.parametrize("named", [{3: 11}, {3: 9}, {3: 10, 5: 1}])
+@table("named", [{3: 11}, {3: 9}, {3: 10, 5: 1}])
 def test_a_commit_of_other_events_than_were_stored_is_refused(named: dict[int, int]) -> None:
     """Behaviour 28: an append that was refused does not become half a commit."""
     with pytest.raises(BranchesError, match=r"branch \d has \d+ events, and \d+ are to be committed"):

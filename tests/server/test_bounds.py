@@ -4,6 +4,7 @@ import pytest
 
 from millrace.server.bounds import demand, demand_above_zero, demand_at_least, is_duration, is_size, option_text
 from millrace.server.errors import SettingError
+from tests.support.tables import table
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ def test_the_unit_is_in_the_name() -> None:
     assert [name for name in names if is_duration(name)] == durations
 
 
-@pytest.mark.parametrize(
+@table(
     ("option", "value", "text"),
     [
         ("room_bytes", 64 << 20, "64 MiB"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.host.logs import RESERVED, split_template
+from tests.support.tables import table
 
 ROOT = Path(__file__).parents[2]
 LEVELS = ("debug", "info", "warning", "error", "critical", "exception", "log")
@@ -26,7 +27,7 @@ def log_calls() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node
 
 
-@pytest.mark.parametrize("call", [pytest.param(call, id=place) for place, call in log_calls()])
+@table("call", [pytest.param(call, id=place) for place, call in log_calls()])
 def test_a_line_is_an_event_and_fields(call: ast.Call) -> None:
     assert isinstance(call.func, ast.Attribute)
     template, *values = call.args[1:] if call.func.attr == "log" else call.args

@@ -12,9 +12,10 @@ from millrace.server.front.options import FrontOptions
 from millrace.server.object_store.url import StoreUrl
 from millrace.server.options import LogLevel, LogOptions, ServerOptions, parse_listen
 from millrace.wire.limits import KIB, MIB
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "host", "port"),
     [
         ("127.0.0.1:9240", "127.0.0.1", 9240),
@@ -30,7 +31,7 @@ def test_addresses_are_read(text: str, host: str, port: int) -> None:
     assert parse_listen(str(address), default_port=1) == address
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "a:", "a:65536", "a:-1", "a:\u0661", "::1", "[::1", "a b:1"])
+@table("text", ["", "a:b", "a:", "a:65536", "a:-1", "a:\u0661", "::1", "[::1", "a b:1"])
 def test_what_is_not_an_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(ConfigurationError, match="HOST:PORT"):
         parse_listen(text, default_port=7)
@@ -49,8 +50,8 @@ def test_the_console_is_apart_from_the_data_port() -> None:
     assert ServerOptions(data_folder=Path("x"), listen=free, console=free).console == free
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "millrace.example"])
-@pytest.mark.parametrize("name", ["listen", "console"])
+@table("host", ["0.0.0.0", "::", "192.0.2.1", "millrace.example"])
+@table("name", ["listen", "console"])
 def test_a_port_for_other_machines_needs_a_token_or_an_insecure_server(name: str, host: str) -> None:
     place: dict[str, Any] = {name: Address(host, 9000)}
     with pytest.raises(SettingError) as caught:

@@ -1,6 +1,8 @@
 """Try schedules from the command line: many seeds, or one with all that happened in it."""
 
 import argparse
+import itertools
+import math
 import sys
 import time
 from collections import Counter
@@ -18,7 +20,8 @@ def main() -> int:
     """Return 1 if a rule was violated."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1000, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first one")
+    parser.add_argument("--first", "--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--minutes", type=float, help="as many as begin within so many minutes, instead of --seeds")
     parser.add_argument("--only", type=int, help="this one alone; all that happens is printed")
     parser.add_argument("--log", choices=LOGS, default=ObjectWal.__name__, help="the real log, or a mutant")
     chosen = parser.parse_args()
@@ -30,18 +33,25 @@ def main() -> int:
     counted: Counter[str] = Counter()
     failed: list[int] = []
     started_s = time.monotonic()
-    for seed in range(chosen.first, chosen.first + chosen.seeds):
+    limit_s = math.inf if chosen.minutes is None else chosen.minutes * 60
+    ran = 0
+    for seed in itertools.count(chosen.first):
+        took_s = time.monotonic() - started_s
+        if took_s >= limit_s or (chosen.minutes is None and ran == chosen.seeds):
+            break
         outcome = run_schedule(seed, log_class=log_class)
+        ran += 1
         counted += outcome.counted
         if outcome.violations:
             failed.append(seed)
             print(f"\nseed {seed}: {'; '.join(f'{rule.name}: {text}' for rule, text in outcome.violations)[:1000]}")
-        elif sys.stdout.isatty() or seed % 500 == 499:
+        elif sys.stdout.isatty() or ran % 500 == 0:
             end = "\r" if sys.stdout.isatty() else "\n"
-            rate = (seed + 1 - chosen.first) / (time.monotonic() - started_s)
-            print(f"seed {seed}: {len(failed)} failed, {rate:.0f} a second", end=end, flush=True)
+            print(
+                f"seed {seed}: {len(failed)} failed, {ran / took_s if took_s else 0:.0f} a second", end=end, flush=True
+            )
     told = ", ".join(f"{count:,} {what}" for what, count in sorted(counted.items()))
-    print(f"\n{chosen.seeds:,} schedules, {len(failed)} failed {failed[:20]}: {told}")
+    print(f"\n{ran:,} schedules, {len(failed)} failed {failed[:20]}: {told}")
     return int(bool(failed))
 
 

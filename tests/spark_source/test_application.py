@@ -1,13 +1,12 @@
 from pathlib import Path
 
-import pytest
-
 from millrace.spark_source.application import application_name, name_in
+from tests.support.tables import table
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 
-@pytest.mark.parametrize(
+@table(
     ("command", "name"),
     [
         (["java", "-cp", "jars", SUBMIT, "--conf", "spark.app.name=My App", "pyspark-shell", ""], "My App"),

@@ -12,6 +12,7 @@ from tests.spark_source.conftest import Shop, rows_of, rows_of_events
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
+@pytest.mark.smoke
 def test_a_batch_is_what_the_plain_reader_reads(spark: SparkSession, shop: Shop) -> None:
     """Behaviour 54."""
     shop.create(3)

@@ -2,8 +2,6 @@ import copy
 import pickle
 from typing import Any
 
-import pytest
-
 from millrace import spark_source
 from millrace.spark_source import (
     DataLossError,
@@ -16,6 +14,7 @@ from millrace.spark_source import (
     TransactionLostError,
     errors,
 )
+from tests.support.tables import table
 
 PUBLIC = [
     value
@@ -42,8 +41,8 @@ def test_every_class_is_public() -> None:
     }
 
 
-@pytest.mark.parametrize("cls", PUBLIC)
-@pytest.mark.parametrize("twin", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy])
+@table("cls", PUBLIC)
+@table("twin", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy])
 def test_errors_cross_processes_with_all_that_they_know(cls: type[SourceError], twin: Any) -> None:
     positional, named = ARGUMENTS.get(cls, (("m",), {}))
     error = cls(*positional, **named)

@@ -4,6 +4,7 @@ import pytest
 
 from millrace.spark_source.errors import OptionError
 from millrace.spark_source.options import OPTION_NAMES, parse_options
+from tests.support.tables import table
 
 GIVEN = {"address": "127.0.0.1", "stream": "shop/orders"}
 
@@ -31,7 +32,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "advice"), NAMES)
+@table(("name", "value", "advice"), NAMES)
 def test_the_names_of_spark_s_kafka_source_are_answered_with_ours(name: str, value: str, advice: str) -> None:
     """Spark hands all names over in small letters; the option that is advised is one."""
     for given in (name, name.lower()):

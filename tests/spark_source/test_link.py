@@ -230,6 +230,7 @@ def received_bytes(shop: Shop) -> int:
     return 0 if connection is None else connection.received_bytes
 
 
+@pytest.mark.slow
 def test_a_block_that_a_batch_ended_inside_of_is_fetched_once(shop: Shop, drivers: Drivers) -> None:
     """Micro-batches of a few events, out of large blocks."""
     shop.create()
@@ -244,6 +245,7 @@ def test_a_block_that_a_batch_ended_inside_of_is_fetched_once(shop: Shop, driver
     assert size_bytes <= received_bytes(shop) - before < 5 * size_bytes
 
 
+@pytest.mark.slow
 def test_blocks_of_other_tasks_are_fetched_as_always(shop: Shop, drivers: Drivers) -> None:
     """The task of the next batch may run in another process, or twice."""
     shop.create(2)

@@ -11,6 +11,7 @@ from millrace.model.selection import Selection
 from millrace.spark_source.errors import OptionError
 from millrace.spark_source.options import COLUMN_NAMES, SourceOptions, parse_options
 from millrace.spark_source.values import Mode, ValueFormat
+from tests.support.tables import table
 
 GIVEN = {"address": "127.0.0.1", "stream": "shop/orders"}
 ORDERS = Selection.of(["shop/orders"])
@@ -59,7 +60,7 @@ def test_every_option_is_read_without_regard_to_case() -> None:
     assert "secret" not in repr(options)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "unix_us"),
     [
         ("1700000000000000", 1_700_000_000_000_000),
@@ -73,7 +74,7 @@ def test_a_cut_can_be_a_time(text: str, unix_us: int) -> None:
     assert parse_options({**GIVEN, "startCut": text}).start_cut == TimeCut(unix_us)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "size"),
     [
         ("1", 1),
@@ -90,7 +91,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
     assert parse_options({**GIVEN, "maxBytesPerTrigger": text}).max_bytes == size
 
 
-@pytest.mark.parametrize(
+@table(
     ("option", "text", "reason"),
     [
         ("address", "", "missing"),

@@ -10,6 +10,7 @@ from millrace.client.read.ranges import SegmentRange
 from millrace.model.position import Mark
 from millrace.spark_source.errors import CheckpointError
 from millrace.spark_source.positions import RANGE_COST_BYTES, RangePartition, StreamOffset, pack
+from tests.support.tables import table
 
 MARKS = st.dictionaries(
     st.integers(1, (1 << 63) - 1),
@@ -50,7 +51,7 @@ def test_an_offset_from_before_queries_had_cursors_is_one() -> None:
     assert offset.to_json() == content
 
 
-@pytest.mark.parametrize(
+@table(
     "content",
     [
         {},

@@ -9,6 +9,7 @@ from millrace.model.event_block import unpack_block
 from millrace.spark_source.errors import SchemaError
 from millrace.spark_source.rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema, schema_of
 from tests.spark_source.conftest import arrow_schema_of
+from tests.support.tables import table
 
 
 def event_batch(count: int) -> pa.RecordBatch:
@@ -58,7 +59,7 @@ def test_columns_can_be_left_out() -> None:
     assert batch.to_pylist() == [{"index": 0, "stream": "shop/orders", "value": b"0"}]
 
 
-@pytest.mark.parametrize(
+@table(
     ("column", "schema"),
     [
         ("values", StructType([StructField("values", SCHEMA["value"].dataType)])),

@@ -133,6 +133,7 @@ def test_one_task_has_all_events_of_a_key_where_a_batch_is_no_larger_than_a_task
     assert several
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_splits_and_merges_while_a_query_runs(shop: Shop, drivers: Drivers, seed: int) -> None:
     """Behaviours 55, 56 and 57: each event once, in order, also where the query is started again now and then."""
@@ -211,6 +212,7 @@ def test_a_segment_with_nothing_left_leaves_the_offset(shop: Shop, drivers: Driv
     assert driver.end(end) == end
 
 
+@pytest.mark.slow
 def test_a_merge_waits_for_all_that_it_merges(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 57."""
     shop.create(2)
@@ -244,6 +246,7 @@ def test_available_now_ends_at_its_tail_wherever_that_is_by_then(shop: Shop, dri
     assert sum(len(more) for _, _, more in scaled_since.batches()) == shop.written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 60, 100, 150, 240])
 def test_an_end_cut_in_any_epoch_is_never_passed(shop: Shop, drivers: Drivers, count: int) -> None:
     """Behaviour 56."""

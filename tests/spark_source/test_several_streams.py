@@ -124,6 +124,7 @@ def test_the_column_stream_tells_which(shops: Shops) -> None:
     assert all(name == value for name, value in found)
 
 
+@pytest.mark.slow
 def test_a_query_reads_them_within_limits_that_they_share(shops: Shops, drivers: Drivers) -> None:
     """Behaviours 55 and 56."""
     shops.create("a", "b", "c")

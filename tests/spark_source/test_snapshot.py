@@ -19,6 +19,7 @@ from millrace.model.position import START_MARK, Mark
 from millrace.model.stream import StreamInfo, StreamSegment
 from millrace.spark_source.errors import MissingRange
 from millrace.spark_source.snapshot import UNCOUNTED, Marks, StreamSnapshot, cut_of, uncounted
+from tests.support.tables import table
 
 SEEDS = st.integers(0, 2**32 - 1)
 KEYS = [KEY_SPACE * number // 16 + 1 for number in range(16)]
@@ -325,7 +326,7 @@ def test_what_came_to_be_after_the_answer_is_left_out() -> None:
     assert not snapshot.is_replaced(14)
 
 
-@pytest.mark.parametrize(
+@table(
     ("places", "reason"),
     [
         ({99: (0, 0)}, r"\[99\], which a/b never had"),

@@ -22,6 +22,7 @@ def bytes_between(start: Offset, end: Offset) -> int:
     return sum(mark.offset - begin.marks[segment_id].offset for segment_id, mark in stop.marks.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 7, 100, 333, 10_000])
 def test_a_batch_holds_exactly_the_events_allowed(shop: Shop, drivers: Drivers, limit: int) -> None:
     """Behaviour 56, and 55: together the batches are the stream."""
@@ -77,6 +78,7 @@ def test_both_limits_hold_together(shop: Shop, drivers: Drivers) -> None:
     assert sum(len(rows) for _, _, rows in batches) == shop.written
 
 
+@pytest.mark.slow
 def test_no_segment_starves(shop: Shop, drivers: Drivers) -> None:
     """A block that its segment's share of the limit never reaches is read all the same, when its turn comes."""
     shop.create(8)
@@ -113,6 +115,7 @@ def test_what_spark_asks_for_wins(shop: Shop, drivers: Drivers) -> None:
     assert len(driver.read(start, driver.end(start, ReadAllAvailable()))) == 100
 
 
+@pytest.mark.slow
 def test_the_same_offsets_are_the_same_events(shop: Shop, drivers: Drivers) -> None:
     """Behaviour 55: a batch that is run again, by another process too."""
     shop.create(2)

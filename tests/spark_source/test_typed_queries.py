@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 from millrace.spark_source.values import ValueEncoder, ValueFormat
 from tests.spark_source.conftest import Shop
 from tests.spark_source.values.rows import batches
+from tests.support.examples import examples
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
@@ -160,7 +161,7 @@ def test_what_is_written_is_read_back_equal(spark: SparkSession, shop: Shop, val
     numbers = itertools.count()
 
     # Without shrinking: each example is some queries of Spark.
-    @settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(8), deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(batches(value_format).filter(lambda drawn: len(drawn[1]) > 0))
     def check(given_rows: tuple[t.StructType, pa.RecordBatch]) -> None:
         schema, batch = given_rows

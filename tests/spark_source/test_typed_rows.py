@@ -16,6 +16,7 @@ from millrace.spark_source.typed_rows import TypedBatchMaker, check_typed_schema
 from millrace.spark_source.values import Mode, ValueFormat
 from millrace.spark_source.values.arrow_encoder import encode_arrow
 from tests.spark_source.conftest import arrow_schema_of
+from tests.support.tables import table
 
 A = t.StructField("a", t.LongType())
 OWN = [
@@ -140,7 +141,7 @@ def test_events_that_are_all_malformed_are_rows_too() -> None:
     assert rows_of(maker([A], JSON, Mode.DROPMALFORMED), [b"x", b"y"]) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("column", "fields", "value_format", "mode"),
     [
         ("_key", [A, t.StructField("_key", t.LongType())], JSON, Mode.FAILFAST),

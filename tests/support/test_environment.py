@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.environment import SET, suite_environment
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(HOSTILE))
+@table("name", sorted(HOSTILE))
 def test_a_variable_of_the_caller_does_not_reach_the_suite(name: str) -> None:
     assert suite_environment({"PATH": "/bin", "PIP_INDEX_URL": "u", name: HOSTILE[name]}) == {
         "PATH": "/bin",

@@ -8,6 +8,7 @@ import pytest
 from millrace.server.errors import ObjectChangedError, ObjectExistsError, StoreUnavailableError
 from tests.support.faulty_store import Cheat, CheatingStore, Fault, FaultyStore, random_faults
 from tests.support.object_store import MemoryObjectStore, tag_of
+from tests.support.tables import table
 from tests.support.waiting import at_once
 
 KEY = "log/1"
@@ -149,7 +150,7 @@ async def test_a_seed_brings_the_same_faults_again(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("cheat", Cheat)
+@table("cheat", Cheat)
 async def test_a_cheat_breaks_its_promise_and_no_other(cheat: Cheat) -> None:
     store = CheatingStore(cheat)
     creates = await asyncio.gather(*[store.create(KEY, [b"%d" % each]) for each in range(9)], return_exceptions=True)

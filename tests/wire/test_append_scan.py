@@ -18,6 +18,8 @@ from millrace.wire.limits import (
     EVENT_NUMBER_MAX,
     RUN_EVENT_COUNT_MAX,
 )
+from tests.support.examples import examples
+from tests.support.tables import table
 
 SPOILT = 0xBAD
 
@@ -176,7 +178,7 @@ def check_every_run(stream: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(streams(longest=12), st.integers(0, 100))
 def test_runs_are_what_a_walk_with_construct_finds(stream: bytes, cut: int) -> None:
     check_every_run(stream)
@@ -184,7 +186,7 @@ def test_runs_are_what_a_walk_with_construct_finds(stream: bytes, cut: int) -> N
 
 
 @pytest.mark.slow
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(streams(longest=300), st.integers(0, 100), st.data())
 def test_long_runs_are_what_a_walk_with_construct_finds(stream: bytes, cut: int, drawn: st.DataObject) -> None:
     """Long enough for several blocks of headers that are looked at together; one bit of one of them is flipped."""
@@ -206,7 +208,7 @@ def test_noise_is_never_a_run(noise: bytes, like_an_append: bool) -> None:
     assert scan(bytes(stream)) == naive(bytes(stream))
 
 
-@pytest.mark.parametrize("count", [1, 2, 32, 33, 34, 255, 256, 257, 276, 286, 287, 288, 289, 512])
+@table("count", [1, 2, 32, 33, 34, 255, 256, 257, 276, 286, 287, 288, 289, 512])
 def test_a_pattern_is_one_run_to_its_end(count: int) -> None:
     stream = b"".join(
         append(b"payload", request_id=10 + i, writer_number=3, writer_epoch=2, event_number=1 + 4 * i, event_count=4)
@@ -228,8 +230,8 @@ def test_a_pattern_is_one_run_to_its_end(count: int) -> None:
     )
 
 
-@pytest.mark.parametrize("field", sorted(PECULIAR))
-@pytest.mark.parametrize("place", [1, 31, 32, 33, 34, 254, 255, 256, 257, 299])
+@table("field", sorted(PECULIAR))
+@table("place", [1, 31, 32, 33, 34, 254, 255, 256, 257, 299])
 def test_a_frame_that_differs_ends_the_run_wherever_it_is(field: str, place: int) -> None:
     """Around every border of what is looked at together."""
     for value in PECULIAR[field]:
@@ -249,7 +251,7 @@ def test_a_frame_that_differs_ends_the_run_wherever_it_is(field: str, place: int
             assert len(run.frames) == place * 71
 
 
-@pytest.mark.parametrize("sizes", [(5, 6), (6, 5), (5,) * 50 + (6,)])
+@table("sizes", [(5, 6), (6, 5), (5,) * 50 + (6,)])
 def test_appends_of_different_sizes_are_one_run(sizes: tuple[int, ...]) -> None:
     stream = b"".join(append(bytes(size), request_id=1 + index) for index, size in enumerate(sizes))
     run = scan(stream)
@@ -290,8 +292,8 @@ def test_an_append_in_pieces_is_no_run_until_it_is_whole() -> None:
     assert isinstance(scan(frame), AppendRun)
 
 
-@pytest.mark.parametrize("cut", range(1, 71, 7))
-@pytest.mark.parametrize("count", [1, 2, 40])
+@table("cut", range(1, 71, 7))
+@table("count", [1, 2, 40])
 def test_bytes_after_the_end_are_not_read(count: int, cut: int) -> None:
     """They are what an earlier frame left there, and may even look right."""
     data = bytearray(b"".join(append(b"payload", request_id=1 + i) for i in range(count)))
@@ -323,7 +325,7 @@ def test_a_frame_of_another_type_is_no_run() -> None:
     assert scan(encode_body(m.Read.type, bytes(200), request_id=1)) is None
 
 
-@pytest.mark.parametrize("size", [24, 30, 63, 64])
+@table("size", [24, 30, 63, 64])
 def test_an_append_without_a_payload_is_refused(size: int) -> None:
     """One shorter than its header would otherwise count as a payload of less than nothing."""
     short = encode_body(m.Append.type, bytes(size - 24), request_id=1)
@@ -332,7 +334,7 @@ def test_an_append_without_a_payload_is_refused(size: int) -> None:
     assert scan(short + append()) is ProtocolError
 
 
-@pytest.mark.parametrize(
+@table(
     "fields",
     [
         {"flags": 1},
@@ -458,7 +460,7 @@ def test_a_sequenced_append_has_a_writer() -> None:
     assert scan(sequenced(writer_number=0, event_number=0)) is ProtocolError
 
 
-@pytest.mark.parametrize("size", [0, 1, 23, 24])
+@table("size", [0, 1, 23, 24])
 def test_a_sequenced_append_has_a_payload_after_its_longer_header(size: int) -> None:
     frame = bytearray(sequenced(payload=b"x" * 30)[: 64 + size])
     frame[:4] = len(frame).to_bytes(4, "little")

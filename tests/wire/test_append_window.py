@@ -7,6 +7,7 @@ from millrace.wire.append_window import AppendWindow
 from millrace.wire.errors import ProtocolError
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
+from tests.support.tables import table
 
 
 def window(*, bytes_max: int = 1000, count_max: int = 3) -> AppendWindow:
@@ -51,7 +52,7 @@ def test_nothing_may_be_sent_after_the_first_before_the_server_has_said_how_many
     assert not it.has_room(1)
 
 
-@pytest.mark.parametrize("entries", [((2, 0, 1, 0),), ((1, 0, 2, 0),), ((1, 0, 1, 0), (1, 0, 1, 0))])
+@table("entries", [((2, 0, 1, 0),), ((1, 0, 2, 0),), ((1, 0, 1, 0), (1, 0, 1, 0))])
 def test_an_ack_of_what_was_not_sent_breaks_the_protocol(entries: tuple[tuple[int, int, int, int], ...]) -> None:
     it = window()
     it.add(1, "a", 1)

@@ -15,6 +15,7 @@ from millrace.wire.codec import Codec, fixed_struct
 from millrace.wire.errors import CodecError
 from millrace.wire.framing import encode
 from millrace.wire.schema import chunk, frame, log
+from tests.support.examples import examples
 from tests.support.strategies import (
     Values,
     bounds,
@@ -24,6 +25,7 @@ from tests.support.strategies import (
     to_construct,
     values_of,
 )
+from tests.support.tables import table
 
 
 def declared(module: ModuleType) -> Iterator[tuple[str, c.Struct]]:
@@ -59,7 +61,7 @@ def check_agreement(declaration: c.Struct, codec: Codec, data: bytes) -> None:
 
 
 @every_declaration
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(drawn=st.data())
 def test_both_write_and_read_the_same(name: str, drawn: st.DataObject) -> None:
     declaration, codec = ALL[name], Codec(ALL[name], name=name)
@@ -75,14 +77,19 @@ def test_both_write_and_read_the_same(name: str, drawn: st.DataObject) -> None:
 
 
 @every_declaration
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(drawn=st.data())
 def test_both_refuse_the_same_truncations(name: str, drawn: st.DataObject) -> None:
     """Behaviour 49: a frame cut anywhere."""
     declaration, codec = ALL[name], Codec(ALL[name], name=name)
     data = codec.pack(*drawn.draw(values_of(declaration)))
 
-    for size in range(len(data)):
+    # All cuts near both ends, and some between: each one costs the declaration a parse.
+    for size in {
+        *range(min(len(data), 64)),
+        *range(0, len(data), max(1, len(data) // 64)),
+        *range(max(0, len(data) - 32), len(data)),
+    }:
         check_agreement(declaration, codec, data[:size])
         # The bytes after `end` are there, and must not be looked at.
         with_end = unpacked_until(codec, data, size)
@@ -97,7 +104,7 @@ def unpacked_until(codec: Codec, data: bytes, end: int) -> Values | None:
 
 
 @every_declaration
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 @given(drawn=st.data())
 def test_both_agree_on_every_flipped_bit(name: str, drawn: st.DataObject) -> None:
     """Behaviour 49: every bit flipped in turn."""
@@ -111,14 +118,14 @@ def test_both_agree_on_every_flipped_bit(name: str, drawn: st.DataObject) -> Non
 
 
 @every_declaration
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.binary(max_size=80))
 def test_both_agree_on_random_bytes(name: str, data: bytes) -> None:
     check_agreement(ALL[name], Codec(ALL[name], name=name), data)
 
 
 @every_declaration
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(drawn=st.data())
 def test_a_number_out_of_range_is_refused_and_named(name: str, drawn: st.DataObject) -> None:
     codec = Codec(ALL[name], name=name)
@@ -138,7 +145,7 @@ def test_a_number_out_of_range_is_refused_and_named(name: str, drawn: st.DataObj
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(declaration=declarations(), drawn=st.data())
 def test_any_declaration_that_can_be_derived_is_derived_right(declaration: c.Struct, drawn: st.DataObject) -> None:
     codec = Codec(declaration, name="Any")
@@ -175,7 +182,7 @@ def test_the_greedy_rest_is_lent_and_other_bytes_are_copied() -> None:
     assert lent == b"yz"
 
 
-@pytest.mark.parametrize(
+@table(
     ("field", "value"),
     [
         (c.PascalString(c.Int16ul, "utf8"), "\ud800"),
@@ -200,7 +207,7 @@ def test_a_value_that_does_not_fit_is_refused_and_its_field_named(field: c.Const
     assert (caught.value.structure, caught.value.field) == ("Strict", "it")
 
 
-@pytest.mark.parametrize("value", ["text", ["list"], 7])
+@table("value", ["text", ["list"], 7])
 def test_bytes_must_be_bytes(value: Any) -> None:
     with pytest.raises(CodecError):
         Codec(c.Struct("it" / c.Prefixed(c.Int16ul, c.GreedyBytes)), name="Strict").pack(value)
@@ -220,7 +227,7 @@ def test_a_count_is_believed_only_as_far_as_bytes_have_arrived() -> None:
             Codec(declaration, name="it").unpack(b"\xff\xff\xff\xff" + bytes(4))
 
 
-@pytest.mark.parametrize(
+@table(
     "declaration",
     [
         c.Struct("it" / c.Int32ub),
@@ -252,7 +259,7 @@ def test_what_has_no_derivation_is_refused_at_import(declaration: c.Struct) -> N
         Codec(declaration, name="it")
 
 
-@pytest.mark.parametrize(
+@table(
     ("name", "value", "told"),
     [
         ("prefix", "x" * 70_000, "has 70000 bytes; at most 65535 fit"),

@@ -1,5 +1,3 @@
-import pytest
-
 from millrace.wire.errors import (
     RETRIABLE,
     ChecksumError,
@@ -11,6 +9,7 @@ from millrace.wire.errors import (
     UnsupportedVersionError,
     WireError,
 )
+from tests.support.tables import table
 
 NUMBERS = """
 PROTOCOL 1, UNSUPPORTED_VERSION 2, UNAUTHENTICATED 3, FORBIDDEN 4, INVALID_ARGUMENT 5, INVALID_NAME 6, INTERNAL 7,
@@ -36,7 +35,7 @@ def test_numbers_of_errors_are_frozen() -> None:
     assert {code.name: str(code.value) for code in ErrorCode} == frozen
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "code", "text"),
     [
         (CodecError("Hello", "token", "is long"), ErrorCode.PROTOCOL, "Hello.token: is long"),

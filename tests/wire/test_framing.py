@@ -25,13 +25,15 @@ from millrace.wire.limits import (
 )
 from millrace.wire.schema.frame import FrameHeader
 from tests.golden.samples import SAMPLES
+from tests.support.examples import examples
 from tests.support.strategies import MESSAGES, fields_of, from_construct, messages, messages_of
+from tests.support.tables import table
 
 request_ids = st.integers(0, (1 << 64) - 1)
 
 
-@pytest.mark.parametrize("cls", MESSAGES)
-@settings(max_examples=20)
+@table("cls", MESSAGES)
+@settings(max_examples=examples(20))
 @given(drawn=st.data())
 def test_a_message_comes_back_from_its_frame(cls: type[m.Message], drawn: st.DataObject) -> None:
     message, request_id = drawn.draw(messages_of(cls)), drawn.draw(request_ids)
@@ -55,7 +57,7 @@ def test_a_frame_is_what_construct_reads(message: m.Message, request_id: int) ->
     assert list(from_construct(message.layout, body)) == values
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@table("name", SAMPLES)
 def test_every_flipped_bit_of_a_frame_is_found(name: str) -> None:
     """Behaviour 49: every bit flipped in turn; the checksum covers the length too."""
     frame = bytearray(encode(SAMPLES[name], request_id=1))
@@ -67,7 +69,7 @@ def test_every_flipped_bit_of_a_frame_is_found(name: str) -> None:
     verify(memoryview(frame))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@table("name", SAMPLES)
 def test_a_frame_cut_anywhere_is_refused(name: str) -> None:
     """Behaviour 49: a frame cut anywhere."""
     frame = encode(SAMPLES[name], request_id=1)
@@ -90,20 +92,20 @@ def test_noise_with_a_good_header_gives_a_message_or_a_codec_error(body: bytes, 
     assert encode(message, request_id=1) == frame
 
 
-@pytest.mark.parametrize("frame_type", [0, 8, m.Append.type, m.SequencedAppend.type, 127, 200, 255])
+@table("frame_type", [0, 8, m.Append.type, m.SequencedAppend.type, 127, 200, 255])
 def test_a_type_without_a_message_is_refused(frame_type: int) -> None:
     """Behaviour 49: an unknown type."""
     with pytest.raises(CodecError, match=r"FrameHeader\.type"):
         decode(encode_body(frame_type, b"", request_id=1))
 
 
-@pytest.mark.parametrize(("message", "flags"), [(m.Ping(), 1), (m.Ping(), 128), (SAMPLES["data"], 4)])
+@table(("message", "flags"), [(m.Ping(), 1), (m.Ping(), 128), (SAMPLES["data"], 4)])
 def test_unknown_flags_are_refused(message: m.Message, flags: int) -> None:
     with pytest.raises(CodecError, match=r"FrameHeader\.flags"):
         decode(encode(message, flags=flags))
 
 
-@pytest.mark.parametrize(("start", "field"), [(10, "reserved"), (11, "reserved"), (12, "event_count"), (0, "length")])
+@table(("start", "field"), [(10, "reserved"), (11, "reserved"), (12, "event_count"), (0, "length")])
 def test_a_header_that_says_what_it_may_not_is_refused(start: int, field: str) -> None:
     frame = bytearray(encode(m.Ping()))
     frame[start] += 1
@@ -198,7 +200,7 @@ def test_the_header_of_a_sequenced_append_is_what_construct_reads(
     assert (parsed.first_sequence, parsed.last_sequence, parsed.stored_below) == sequences
 
 
-@pytest.mark.parametrize(
+@table(
     ("fields", "message"),
     [
         ({"payload": b""}, "payload of 0 bytes"),
@@ -222,6 +224,7 @@ def test_the_largest_append_is_made() -> None:
     assert decode_header(sequenced).length == FRAME_SIZE_BYTES_MAX
 
 
+@pytest.mark.slow
 def test_a_record_of_the_log_may_be_larger_than_a_request() -> None:
     """Requests and replies stay at a mebibyte; a decision about very many segments is one record."""
     count = CONTROL_FRAME_SIZE_BYTES_MAX // 20

@@ -21,6 +21,8 @@ from millrace.wire.receive_buffer import (
     ROOM_SIZE_BYTES_MIN,
     ReceiveBuffer,
 )
+from tests.support.examples import examples
+from tests.support.tables import table
 
 
 def opened(*, frame_size_max: int = FRAME_SIZE_BYTES_MAX) -> ReceiveBuffer:
@@ -64,7 +66,7 @@ bodies = st.binary(max_size=60) | st.binary(min_size=1, max_size=20).map(lambda 
 some_frames = st.lists(st.builds(encode_body, st.integers(1, 127), bodies, request_id=st.integers(0, 9)), max_size=8)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(some_frames, st.data())
 def test_any_chunking_gives_the_same_frames(sent: list[bytes], drawn: st.DataObject) -> None:
     stream = b"".join(sent)
@@ -75,7 +77,7 @@ def test_any_chunking_gives_the_same_frames(sent: list[bytes], drawn: st.DataObj
     assert frames_of(opened(), pieces) == sent
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.builds(encode_body, st.integers(1, 127), st.binary(max_size=40), request_id=st.just(3)), max_size=5))
 def test_byte_by_byte_gives_the_same_frames(sent: list[bytes]) -> None:
     stream = b"".join(sent)
@@ -84,7 +86,7 @@ def test_byte_by_byte_gives_the_same_frames(sent: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(24, FRAME_SIZE_BYTES_MAX), st.integers(0, 200 * KIB), st.integers(1, 70 * KIB))
 def test_memory_grows_with_what_arrived_not_with_what_was_promised(length: int, arrived: int, piece: int) -> None:
     """Behaviour 49: no allocation beyond the bytes that arrived."""
@@ -213,7 +215,7 @@ def test_a_socket_is_never_offered_a_sliver() -> None:
             pass
 
 
-@pytest.mark.parametrize("length", range(24))
+@table("length", range(24))
 def test_a_length_below_the_header_is_refused(length: int) -> None:
     """Behaviour 49: length 0, and every length below the header."""
     for buffer in (ReceiveBuffer(frame_size_max=KIB), opened()):
@@ -222,7 +224,7 @@ def test_a_length_below_the_header_is_refused(length: int) -> None:
             buffer.frame_end()
 
 
-@pytest.mark.parametrize("length", [KIB + 1, 1 << 31, (1 << 32) - 1])
+@table("length", [KIB + 1, 1 << 31, (1 << 32) - 1])
 def test_a_length_above_the_limit_is_refused_before_its_bytes_arrive(length: int) -> None:
     """Behaviour 49: above the limit; what is negative as a signed number is far above it."""
     buffer = opened(frame_size_max=KIB)
@@ -244,7 +246,7 @@ def test_a_stranger_may_send_only_a_small_first_frame() -> None:
     assert frames_of(ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX), [first + second]) == [first, second]
 
 
-@pytest.mark.parametrize(
+@table(
     ("head", "protocol"),
     [
         (b"GET / HTTP/1.1\r\n", "HTTP"),

@@ -16,6 +16,7 @@ from millrace.wire.server_session import (
     Received,
     ServerSession,
 )
+from tests.support.tables import table
 
 from .loopback import server_session
 
@@ -106,7 +107,7 @@ def test_request_ids_rise_over_appends_and_requests_alike(used: bytes) -> None:
         arrive(it, used)
 
 
-@pytest.mark.parametrize("exempt", [m.Ping(), m.Pong(), m.Credit(1), m.Unsubscribe()])
+@table("exempt", [m.Ping(), m.Pong(), m.Credit(1), m.Unsubscribe()])
 def test_frames_that_name_what_exists_are_exempt(exempt: m.Message) -> None:
     it = greeted()
     arrive(it, append(9, b"a") + encode(exempt, request_id=4))
@@ -195,7 +196,7 @@ def test_a_request_is_decoded_when_there_is_room_for_its_objects() -> None:
     assert not it.is_short
 
 
-@pytest.mark.parametrize(
+@table(
     "request_",
     [
         m.GetTails([m.NamedStream("")] * 65_535),

@@ -22,6 +22,7 @@ from millrace.wire.session import (
     SessionState,
     negotiate_version,
 )
+from tests.support.tables import table
 
 CONNECTED, ACTIVE, DRAINING, CLOSED = SessionState
 FIRST = {Role.SERVER: m.Hello.type, Role.CLIENT: m.HelloReply.type}
@@ -62,9 +63,9 @@ def following(role: Role, state: SessionState, frame_type: int) -> SessionState 
     return None
 
 
-@pytest.mark.parametrize("frame_type", m.MESSAGES, ids=lambda number: m.MESSAGES[number].__name__)
-@pytest.mark.parametrize("state", SessionState, ids=lambda state: state.name)
-@pytest.mark.parametrize("role", Role, ids=lambda role: role.name)
+@table("frame_type", m.MESSAGES, ids=lambda number: m.MESSAGES[number].__name__)
+@table("state", SessionState, ids=lambda state: state.name)
+@table("role", Role, ids=lambda role: role.name)
 def test_every_frame_in_every_state(role: Role, state: SessionState, frame_type: int) -> None:
     it = session(role, state)
     expected = following(role, state, frame_type)
@@ -78,8 +79,8 @@ def test_every_frame_in_every_state(role: Role, state: SessionState, frame_type:
     assert it.state is (state if expected is None else expected)
 
 
-@pytest.mark.parametrize("state", SessionState, ids=lambda state: state.name)
-@pytest.mark.parametrize("role", Role, ids=lambda role: role.name)
+@table("state", SessionState, ids=lambda state: state.name)
+@table("role", Role, ids=lambda role: role.name)
 def test_every_decision_in_every_state(role: Role, state: SessionState) -> None:
     draining, closing = session(role, state), session(role, state)
 
@@ -103,8 +104,8 @@ def test_every_type_of_frame_has_one_direction() -> None:
     assert sum(map(len, groups)) == len(WIRE_TYPES)
 
 
-@pytest.mark.parametrize("number", [0, 8, 15, 127, 240, 255])
-@pytest.mark.parametrize("role", Role)
+@table("number", [0, 8, 15, 127, 240, 255])
+@table("role", Role)
 def test_an_unknown_type_is_refused_and_named(role: Role, number: int) -> None:
     """Behaviour 49: an unknown type is a protocol error."""
     with pytest.raises(ProtocolError, match=f"{number} is not a known type"):
@@ -250,7 +251,7 @@ def test_silence_while_this_end_does_not_read_is_not_the_peers() -> None:
     assert it.is_closed, "from where it reads again, the frame has its time"
 
 
-@pytest.mark.parametrize("keepalive_s", [UNREAD_PING_S, 10.0, 60.0])
+@table("keepalive_s", [UNREAD_PING_S, 10.0, 60.0])
 def test_an_end_that_does_not_read_is_not_taken_for_dead(keepalive_s: float) -> None:
     """Behaviour 45: however attentive its peer is; and it is again as soon as it reads."""
     server, client = session(Role.SERVER, ACTIVE), session(Role.CLIENT, ACTIVE, keepalive_s=keepalive_s)
@@ -302,7 +303,7 @@ def test_a_peer_that_takes_nothing_is_dropped_also_while_it_is_not_read() -> Non
     assert it.is_closed
 
 
-@pytest.mark.parametrize(
+@table(
     ("handshake_timeout_s", "keepalive_s", "frame_timeout_s"),
     [(0.0, 1.0, 1.0), (1.0, 0.0, 1.0), (1.0, 1.0, 0.0), (-1.0, 1.0, 1.0), (math.nan, 1.0, 1.0)],
 )

@@ -9,6 +9,7 @@ from millrace.model.compression import Compression
 from millrace.model.errors import BlockCorruptError
 from millrace.model.event_block import unpack_block
 from tests.support.event_blocks import COMPRESSIONS, EVENTS, HEADERS, strangers_blocks
+from tests.support.examples import examples
 
 Events = list[tuple[bytes, str | None, int]]
 
@@ -62,7 +63,7 @@ def test_columns_that_were_not_given_are_null_and_headers_are_empty() -> None:
     assert batch.column("headers").to_pylist() == [[], []]
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(strangers_blocks())
 def test_a_strangers_block_with_a_right_checksum_is_a_valid_batch_or_refused(data: bytearray) -> None:
     try:

@@ -108,6 +108,7 @@ async def test_a_reader_that_waits_at_the_head_moves_with_it(client: Client, nam
         assert await read(client, name, end=TAIL) == [b"%d" % number for number in range(1, COUNT)]
 
 
+@pytest.mark.slow
 async def test_the_start_survives_a_kill(millrace_server: TestServer) -> None:
     """Behaviour 106."""
     name = "exact/restart"

@@ -12,6 +12,7 @@ from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.policy import StreamConfig
 from millrace.model.position import Position
 from millrace.model.stream import StreamInfo, StreamSegment
+from tests.support.tables import table
 
 HALF = KEY_SPACE // 2
 
@@ -71,7 +72,7 @@ def test_ranges_go_across_epochs_and_hold_each_place_once() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("wrong", "error"),
     [
         (cut({11: (100, 0)}, stream="a/c"), CutInvalidError),

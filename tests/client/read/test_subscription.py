@@ -24,6 +24,7 @@ from millrace.client.read.subscription import (
 from millrace.client.testing import TestServer
 from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.fake_connection import Asked, FakeServer
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S, at_once
 
 pytestmark = pytest.mark.asyncio
@@ -123,9 +124,7 @@ WAYS: dict[SubscriptionState, list[SubscriptionEvent]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("state", "event"), list(itertools.product(SubscriptionState, SubscriptionEvent)), ids=lambda each: each.name
-)
+@table(("state", "event"), list(itertools.product(SubscriptionState, SubscriptionEvent)), ids=lambda each: each.name)
 async def test_every_event_in_every_state(state: SubscriptionState, event: SubscriptionEvent) -> None:
     case = Case()
     for step in WAYS[state]:

@@ -107,6 +107,7 @@ async def test_a_slice_in_time_is_between_two_times(client: Client, name: str) -
     assert set(values[50:]) <= {event.value for event in await read(client, name)}
 
 
+@pytest.mark.slow
 async def test_a_merge_under_load_leaves_nothing_on_the_wrong_side(client: Client, name: str) -> None:
     """Behaviour 26: what was durable when the cut was asked for."""
     config = millrace.StreamConfig(scaling=millrace.ScalingPolicy.fixed(3))
@@ -166,6 +167,7 @@ async def test_a_merge_under_load_leaves_nothing_on_the_wrong_side(client: Clien
         await check_sides(client, name, start, end, timestamp_us)
 
 
+@pytest.mark.slow
 async def test_event_times_are_found_in_tier_2_too(name: str) -> None:
     """Behaviour 26: by the index of chunks, where most of a history is skipped."""
     with millrace.testing.server(settings=SMALL_FLUSHES) as server:

@@ -205,6 +205,7 @@ async def test_odd_input(client: Client, name: str) -> None:
     await unnamed.abort()
 
 
+@pytest.mark.slow
 async def test_a_kill_before_the_commit_leaves_the_cursor(millrace_server: TestServer, name: str) -> None:
     """Behaviour 61: it moves with the commit, whenever that is made."""
     async with millrace.connect(millrace_server.address) as client:

@@ -48,6 +48,7 @@ async def test_a_transaction_outlives_a_killed_server(millrace_server: TestServe
         assert len(await values_of(client, name)) == 101
 
 
+@pytest.mark.slow
 async def test_branches_and_producers_outlive_a_killed_server(millrace_server: TestServer, name: str) -> None:
     """Behaviours 31, 67, 68: what is finished is there, and a run is known as soon as it has begun."""
     async with millrace.connect(millrace_server.address) as client:

@@ -22,6 +22,7 @@ from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.model_server import STREAM, ModelServer, error_reply, turns
+from tests.support.tables import table
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -61,7 +62,7 @@ WAYS: dict[ChannelState, list[Callable[[ModelServer, Channel], Awaitable[None]]]
 }
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(ChannelState, ChannelEvent)))
+@table(("state", "event"), list(product(ChannelState, ChannelEvent)))
 async def test_every_state_takes_the_events_of_the_table_and_no_other(state: ChannelState, event: ChannelEvent) -> None:
     for way in WAYS[state]:
         server = ModelServer()

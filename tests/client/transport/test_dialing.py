@@ -328,6 +328,7 @@ async def test_both_connections_of_a_client_find_the_server_that_is_up() -> None
                 assert [event.value async for event in reader] == [b"one"]
 
 
+@pytest.mark.slow
 async def test_a_writer_continues_at_the_second_server_when_the_first_dies() -> None:
     with server(settings=SETTINGS_SMALL) as first, server(settings=SETTINGS_SMALL) as second:
         async with millrace.connect(second.address) as client:

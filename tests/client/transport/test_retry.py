@@ -12,6 +12,7 @@ from millrace.client.transport.retry import Retry
 from millrace.client.waiting import Waits
 from millrace.model.errors import ErrorFacts, MillraceError
 from tests.support.clock import ManualClock
+from tests.support.tables import table
 
 
 @given(attempt=st.integers(1, 10**6), chance=st.floats(0, 1, exclude_max=True), jitter=st.floats(0, 1))
@@ -36,7 +37,7 @@ def test_the_server_is_never_asked_again_before_it_said() -> None:
     assert Backoff(first_s=0.1).wait_s(1, chance=0.9, retry_after_s=7) == 7
 
 
-@pytest.mark.parametrize("wrong", [{"first_s": 0}, {"first_s": 5, "limit_s": 1}, {"factor": 0.5}, {"jitter": 1.5}])
+@table("wrong", [{"first_s": 0}, {"first_s": 5, "limit_s": 1}, {"factor": 0.5}, {"jitter": 1.5}])
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Backoff(**wrong)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.client.values.base64_columns import decode_base64, encode_base64
 from millrace.client.values.codec import MalformedError
+from tests.support.tables import table
 
 BASE64 = re.compile(r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 COLUMNS = st.tuples(st.lists(st.none() | st.binary(max_size=10), max_size=6), st.integers(0, 2))
@@ -39,7 +40,7 @@ def test_texts_are_taken_that_are_base64_with_its_padding(texts: list[str]) -> N
     assert found == wanted
 
 
-@pytest.mark.parametrize("text", ["A", "AQI", "====", "A===", "AQ=A", "AQ==AQI=", "AQ-_", "AQI=\n", "A Q="])
+@table("text", ["A", "AQI", "====", "A===", "AQ=A", "AQ==AQI=", "AQ-_", "AQI=\n", "A Q="])
 def test_what_is_no_base64_is_refused(text: str) -> None:
     with pytest.raises(MalformedError, match="no base64"):
         decode_base64(pa.array(["AQI=", text]))

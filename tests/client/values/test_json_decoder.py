@@ -3,7 +3,6 @@ import decimal
 import json
 
 import pyarrow as pa
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
@@ -12,6 +11,7 @@ from millrace.client.values.json_decoder import JOINED_SIZE_BYTES
 from millrace.spark_source.values import JsonDecoder, ValueFormat, arrow_fields
 from millrace.spark_source.values.json_encoder import encode_json
 from tests.spark_source.values.rows import batches
+from tests.support.tables import table
 
 
 def decoder(ddl: t.StructType) -> JsonDecoder:
@@ -82,7 +82,7 @@ def test_types_are_read_as_documented() -> None:
     assert rows[1]["s"] is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "reason"),
     [
         (b"", "is no JSON object"),
@@ -107,7 +107,7 @@ def test_types_are_read_as_documented() -> None:
         (b"{" * 100_000 + b"}" * 100_000, "Missing a name for object member"),
     ],
 )
-@pytest.mark.parametrize("place", [0, 1, 2])
+@table("place", [0, 1, 2])
 def test_a_malformed_value_stands_alone(value: bytes, reason: str, place: int) -> None:
     """Whatever is beside it, also what completes it."""
     values = [b'{"a":1}', b'{"a":2}', b'{"a":3}']

@@ -1,10 +1,10 @@
 import datetime as dt
 
 import pyarrow as pa
-import pytest
 
 from millrace.client.values.json_decoder import JsonDecoder
 from millrace.client.values.json_times import read_times
+from tests.support.tables import table
 
 MICROS_UTC = pa.timestamp("us", tz="UTC")
 
@@ -16,7 +16,7 @@ def micros(text: str) -> int:
 AT_18 = micros("2026-01-31T18:00:00+00:00")
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "expected"),
     [
         *(
@@ -49,7 +49,7 @@ def test_digits_below_the_unit_are_cut_off_before_1970_too() -> None:
     assert read == {"s": -1, "ms": -877, "us": -876_544, "ns": -876_543_211}
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["now", "", "2026-01-31T18:00:00.1234567890Z", "2026-01-31T24:00:00Z", "2026-01-31T18:00:00,5Z",
      "10000-01-01T00:00Z", "2026-01-31T18:00:00.5Zz", "2026-01-31T18:00:00.123.4567Z"],

@@ -7,6 +7,7 @@ from millrace.client.write.accumulator import Accumulator
 from millrace.client.write.events import Call, Events, Stored
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
+from tests.support.examples import examples
 
 LARGE = 1 << 20
 
@@ -30,7 +31,7 @@ def events_of(events: list[tuple[bytes, str | None]]) -> Events:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     events=st.lists(st.tuples(st.binary(max_size=300), st.none() | st.text(max_size=5)), min_size=1, max_size=30),
     size_max=st.integers(500, 3000),

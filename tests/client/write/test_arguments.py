@@ -7,6 +7,7 @@ from millrace.client.write.arguments import check_size, checked_timestamp, check
 from millrace.model.block_packing import Headers, pack_block
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX
+from tests.support.tables import table
 
 
 def test_what_the_caller_may_change_is_copied() -> None:
@@ -17,15 +18,13 @@ def test_what_the_caller_may_change_is_copied() -> None:
     assert owned(memoryview(b"view")) == b"view"
 
 
-@pytest.mark.parametrize("value", ["text", None, 7, [1, 2]])
+@table("value", ["text", None, 7, [1, 2]])
 def test_only_bytes_are_events(value: Any) -> None:
     with pytest.raises(TypeError, match="an event is bytes"):
         owned(value)
 
 
-@pytest.mark.parametrize(
-    ("key", "headers"), [(None, None), ("key", None), (None, {"name": b"value"}), ("k" * 100, {"n": b"v" * 9})]
-)
+@table(("key", "headers"), [(None, None), ("key", None), (None, {"name": b"value"}), ("k" * 100, {"n": b"v" * 9})])
 def test_an_event_fits_exactly_where_its_block_does(key: str | None, headers: Headers | None) -> None:
     packed = pack_block([b"x" * 500], keys=key, timestamps_us=1, headers={0: headers} if headers else {})
     check_size(500, key=key, headers=headers, append_size_max=len(packed))
@@ -50,7 +49,7 @@ def test_timestamps_fit_64_bits() -> None:
         checked_timestamp(wrong)
 
 
-@pytest.mark.parametrize(
+@table(
     ("wrong", "error"),
     [
         (np.zeros((2, 2), dtype=np.int64), "it has 2"),

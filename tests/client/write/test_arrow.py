@@ -30,6 +30,7 @@ from millrace.model.event_block import unpack_block
 from millrace.model.key_range import KEY_SPACE
 from tests.client.scaling import scale
 from tests.support.event_blocks import COMPRESSIONS, EVENTS, HEADERS
+from tests.support.tables import table
 
 SIZES = {"append_size_max": 1 << 24, "size_bytes_max": 1 << 28}
 ONE, TWO = Router([5], [0]), Router([5, 6], [0, KEY_SPACE // 2])
@@ -99,7 +100,7 @@ def test_events_go_where_their_keys_are_in_blocks_of_a_size(
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("columns", "column", "reason"),
     [
         ({"key": ["k"]}, "value", "is missing"),
@@ -141,7 +142,7 @@ def test_a_column_that_is_there_twice_and_text_that_is_none() -> None:
         events_of(pa.record_batch({"value": [b"x"], "key": bad}), now_us=0, **SIZES)
 
 
-@pytest.mark.parametrize(
+@table(
     ("columns", "reason"),
     [
         ({"value": [b"x", bytes((8 << 20) + 1)]}, r"an event holds at most 8388608 bytes.*\(row 1\)"),
@@ -170,7 +171,7 @@ def test_sizes_of_a_server_and_of_a_buffer_are_kept() -> None:
         events_of(pa.table({"value": [b""] * 50, "key": keys}), now_us=0, append_size_max=1 << 20, size_bytes_max=5000)
 
 
-@pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary_view(), pa.binary(1)])
+@table("kind", [pa.large_binary(), pa.binary_view(), pa.binary(1)])
 def test_other_types_of_bytes_and_text_are_taken(kind: Any) -> None:
     keys = pa.array(["a", None, "a"])
     table = pa.table({"value": pa.array([b"1", b"2", b"3"], kind), "key": keys.dictionary_encode()})
@@ -188,7 +189,7 @@ def test_what_is_no_batch_is_refused() -> None:
         events_of(pa.table({"value": pa.array([], pa.string())}), now_us=0, **SIZES)
 
 
-@pytest.mark.parametrize(
+@table(
     "values",
     [pa.array([], pa.binary()), pa.chunked_array([], pa.binary()), pa.nulls(0), pa.chunked_array([], pa.null())],
 )

@@ -17,6 +17,7 @@ from millrace.model.key_range import key_place
 from millrace.wire.errors import ErrorCode
 from tests.client.write.writers import error_of, writing
 from tests.support.model_server import ModelServer, turns
+from tests.support.tables import table
 
 pytestmark = pytest.mark.asyncio
 
@@ -80,7 +81,7 @@ async def test_a_call_of_one_block_that_is_divided_later_is_waited_for_too() -> 
     assert newer.future.done()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@table("seed", range(30))
 async def test_whatever_the_order_of_segments_each_one_resolves_in_its_order(seed: int) -> None:
     dice = random.Random(seed)
     loop = asyncio.get_running_loop()

@@ -10,6 +10,7 @@ from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.key_range import KEY_SPACE, equal_ranges, key_place
 from millrace.model.sequence_row import SEQUENCE_MAX, sequence_place
 from millrace.wire import messages as m
+from tests.support.tables import table
 
 
 def segments(*borders: int, sealed: int = 0) -> list[m.StreamSegment]:
@@ -60,7 +61,7 @@ def test_a_stream_without_an_open_segment_is_sealed() -> None:
         Router.of_stream("s/s", segments(sealed=1))
 
 
-@pytest.mark.parametrize("missing", [0, 1, 2])
+@table("missing", [0, 1, 2])
 def test_a_key_space_with_a_hole_is_refused(missing: int) -> None:
     parts = segments(1 << 62, 1 << 63)
     del parts[missing]

@@ -18,6 +18,7 @@ from millrace.client.write.events import Block
 from millrace.client.write.segment_writer import TRANSITIONS, SegmentWriter, SenderEvent, SenderState
 from millrace.model.compression import Compression
 from millrace.model.errors import ErrorFacts
+from tests.support.tables import table
 
 THROTTLED = ThrottledError(ErrorFacts(message="full", retriable=True))
 LOST = ConnectionLostError("lost")
@@ -76,7 +77,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("state", "answered", "event"), STEPS)
+@table(("state", "answered", "event"), STEPS)
 def test_every_state_takes_the_events_of_the_table_and_no_other(
     state: SenderState, event: SenderEvent, *, answered: bool
 ) -> None:
@@ -104,7 +105,7 @@ def take(made: SegmentWriter, event: SenderEvent, blocks: list[Block]) -> None:
         made.failed(blocks[0] if blocks else block(9), error)
 
 
-@pytest.mark.parametrize(("state", "answered"), BROUGHT)
+@table(("state", "answered"), BROUGHT)
 def test_an_ack_changes_no_state(state: SenderState, *, answered: bool) -> None:
     made, blocks = brought_to(state, answered=answered)
     for each in blocks:

@@ -28,6 +28,7 @@ from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
 from tests.support.model_server import Append, ModelServer
 from tests.support.sequence_walk import Walk
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S
 
 WALKS = 60
@@ -48,7 +49,7 @@ def walk(seed: int) -> None:
         raise
 
 
-@pytest.mark.parametrize("first", range(0, WALKS, 20))
+@table("first", range(0, WALKS, 20))
 def test_every_sequence_is_stored_once_whatever_happens(first: int) -> None:
     """Behaviour 66."""
     for seed in range(first, first + 20):

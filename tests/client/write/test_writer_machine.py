@@ -16,6 +16,7 @@ from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.wire.errors import ErrorCode
+from tests.support.examples import examples
 from tests.support.model_server import STREAM, ModelServer, turns
 
 T = TypeVar("T")
@@ -181,4 +182,4 @@ class WriterMachine(RuleBasedStateMachine):
 
 
 TestWriterMachine = WriterMachine.TestCase
-TestWriterMachine.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestWriterMachine.settings = settings(max_examples=examples(20), stateful_step_count=40, deadline=None)

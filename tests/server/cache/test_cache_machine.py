@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from millrace.server.cache import Fetch
 from millrace.server.errors import StorageError
 from tests.server.cache.pages import PAGE, cache_of, content, read_of, settled
+from tests.support.examples import examples
 
 
 @dataclass(slots=True, eq=False)
@@ -169,4 +170,4 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None, print_blob=True)
+TestCacheMachine.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None, print_blob=True)

@@ -2,9 +2,10 @@ import pytest
 
 from millrace.server.cache import CacheOptions
 from millrace.server.errors import ConfigurationError
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("option", "value"),
     [
         ("budget_bytes", 4 * (1 << 20) - 1),

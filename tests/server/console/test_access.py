@@ -20,6 +20,7 @@ from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S
 from tests.support.feed_peer import FeedPeer
 from tests.support.folders import tmp_path
 from tests.support.servers import server_options
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S
 
 __all__ = ["tmp_path"]
@@ -78,7 +79,7 @@ async def test_this_machine_is_answered_under_each_of_its_names(tmp_path: Path, 
             assert (await answer(address, path, Host=name))[0] == 200, path
 
 
-@pytest.mark.parametrize(("token", "host"), [(TOKEN, "127.0.0.1"), ("", "0.0.0.0"), ("", "192.0.2.1")])
+@table(("token", "host"), [(TOKEN, "127.0.0.1"), ("", "0.0.0.0"), ("", "192.0.2.1")])
 def test_with_a_token_or_for_other_machines_the_name_is_theirs(token: str, host: str) -> None:
     Access(token=token, host=host).check_name(
         Request(method="GET", path="/", query="", headers={"host": "millrace.example"})

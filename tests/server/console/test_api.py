@@ -21,6 +21,7 @@ from millrace.server.console.access import Access
 from millrace.server.console.api import EVENT_REQUESTS_COUNT_MAX, REQUESTS_COUNT_MAX, Api
 from millrace.server.console.listener import HttpListener, Request, Response
 from millrace.server.front.options import FrontOptions
+from tests.support.examples import examples
 from tests.support.feed_peer import FeedPeer
 from tests.support.folders import tmp_path
 from tests.support.servers import server_options
@@ -261,7 +262,7 @@ async def test_a_request_that_is_wrong_is_told_what_would_be_right(tmp_path: Pat
 
 
 @given(path=st.text(max_size=60), query=st.text(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_whatever_is_asked_gets_an_answer(path: str, query: str) -> None:
     """Nothing listens at the address, so what is right cannot be answered now; what is wrong is told."""
     api = Api(address=lambda: "127.0.0.1:1", access=Access(token="", host="127.0.0.1"), statistics=dict, health=str)

@@ -21,6 +21,7 @@ from tests.support.object_store import MemoryObjectStore
 from tests.support.scrapes import scrape, value_of
 from tests.support.servers import SMALL_WAL
 from tests.support.sites import Site
+from tests.support.tables import table
 
 UNITS = ("seconds", "bytes", "ratio", "info")
 NOT_UNITS = ("s", "ms", "us", "milliseconds", "microseconds", "kb", "mb", "kib", "mib", "percent", "minutes", "hours")
@@ -63,7 +64,7 @@ def test_every_help_says_something(families: dict[str, Metric]) -> None:
     assert len(set(ours.values())) == len(ours)
 
 
-@pytest.mark.parametrize("setting", sorted({*re.findall(r"MILLRACE_\w+", str([*STATISTICS.values()]))}))
+@table("setting", sorted({*re.findall(r"MILLRACE_\w+", str([*STATISTICS.values()]))}))
 def test_a_help_names_settings_that_exist(setting: str) -> None:
     assert setting in {each.variable for each in declared().values()}
 

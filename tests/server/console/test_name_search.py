@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from millrace.server.console.name_search import search_names
+from tests.support.tables import table
 
 NAMES = [f"plant/sensor-{number}" for number in range(5)] + ["shop/Orders"]
 
@@ -13,8 +14,8 @@ async def above(after: str | None) -> AsyncIterator[str]:
             yield name
 
 
-@pytest.mark.parametrize(("count_max", "scanned_count_max"), [(1, 100), (2, 100), (100, 1), (100, 2), (2, 3), (100, 6)])
-@pytest.mark.parametrize("contains", ["", "ORDERS", "sensor", "r-3", "nothing"])
+@table(("count_max", "scanned_count_max"), [(1, 100), (2, 100), (100, 1), (100, 2), (2, 3), (100, 6)])
+@table("contains", ["", "ORDERS", "sensor", "r-3", "nothing"])
 @pytest.mark.asyncio
 async def test_pages_of_any_size_have_each_name_once(contains: str, count_max: int, scanned_count_max: int) -> None:
     found: list[str] = []

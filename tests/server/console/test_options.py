@@ -4,9 +4,10 @@ import pytest
 
 from millrace.server.console.options import FeedOptions
 from millrace.server.errors import ConfigurationError
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     "wrong",
     [
         {"count_max": -1},

@@ -2,9 +2,10 @@ import pytest
 
 from millrace.model.errors import InvalidArgumentError
 from millrace.server.console.requests import number_of, parameters_of
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1_0", "0", "11", "1.0", "1e1", "²", "١", "9" * 5000])
+@table("text", ["", "-1", "+1", " 1", "1_0", "0", "11", "1.0", "1e1", "²", "١", "9" * 5000])
 def test_what_is_no_number_in_its_bounds_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="limit is a whole number from 1 to 10") as refused:
         number_of({"limit": text}, "limit", default=5, low=1, high=10)
@@ -17,7 +18,7 @@ def test_a_number_is_taken_and_its_default_where_there_is_none() -> None:
     assert number_of({}, "limit", default=5, low=1, high=10) == 5
 
 
-@pytest.mark.parametrize(
+@table(
     ("query", "told"),
     [
         ("a", "NAME=VALUE"),

@@ -3,7 +3,6 @@
 import base64
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from millrace.model.event import Event
 from millrace.model.event_json import event_json
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 from millrace.server.console.sse import KEEP_ALIVE, encode_message
+from tests.support.tables import table
 
 EVENTS = st.tuples(
     st.binary() | st.text().map(str.encode) | st.sampled_from([b"\0", b"\r\n\r\n", b"data: x\n\n", b"\xff\xfe"]),
@@ -51,7 +51,7 @@ def test_every_event_arrives_as_it_was(events: list[Event]) -> None:
     assert sent.decode("ascii").splitlines() == sent.decode("ascii").split("\n")[:-1]
 
 
-@pytest.mark.parametrize("value", [b"\0" * EVENT_SIZE_BYTES_MAX, b"\xff" * EVENT_SIZE_BYTES_MAX, b""])
+@table("value", [b"\0" * EVENT_SIZE_BYTES_MAX, b"\xff" * EVENT_SIZE_BYTES_MAX, b""])
 def test_the_largest_and_the_smallest_value_arrive(value: bytes) -> None:
     event = Event(value, "k", 1, 1, 0, 0)
 

@@ -24,6 +24,7 @@ from tests.support.clock import ManualClock
 from tests.support.measured_storage import MeasuredStorage
 from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.storage import FaultyStorage
+from tests.support.tables import table
 
 CONTENT = bytes(range(250)) * 1000
 
@@ -148,11 +149,11 @@ async def test_a_chunk_that_is_replaced_while_it_is_read_is_read_from_its_succes
     assert await read(reader, segment, 500, 200) == CONTENT[500:700]
 
 
-@pytest.mark.parametrize(
+@table(
     ("start_offset", "deleted", "error"),
     [(1000, False, SegmentTruncatedError), (0, True, SegmentNotFoundError), (0, False, SegmentDamagedError)],
 )
-@pytest.mark.parametrize("offset", [0, 900])
+@table("offset", [0, 900])
 @pytest.mark.asyncio
 async def test_a_read_under_which_the_chunks_go_tells_why(
     start_offset: int, deleted: bool, error: type[Exception], offset: int

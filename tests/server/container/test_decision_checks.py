@@ -25,6 +25,7 @@ from tests.server.container.histories import apply
 from tests.server.container.states import new_state
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
+from tests.support.examples import examples
 from tests.support.impossible_logs import ITEMS, PRELUDE, RECORDS, LogItem, records_of
 from tests.support.storage import MemoryStorage
 
@@ -182,7 +183,7 @@ async def test_a_record_that_does_not_fit_is_refused_before_it_is_logged(tmp_pat
         assert container.segment(open_id).length == 13
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=examples(100))
 @given(st.lists(ITEMS, max_size=4), st.sampled_from(RECORDS).flatmap(records_of) | ITEMS.filter(is_record))
 def test_a_decision_is_accepted_if_and_only_if_the_fold_applies_its_record(
     items: list[LogItem], record: m.Record

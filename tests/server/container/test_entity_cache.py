@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from millrace.server.container.entity_cache import ABSENT_COUNT_MAX, EntityCache, Pins
 from millrace.server.container.idle_budget import IdleBudget
 from tests.server.container.states import evict_at_once
+from tests.support.examples import examples
 
 
 @dataclass(eq=False)
@@ -181,7 +182,7 @@ class Caches(RuleBasedStateMachine):
             ]
 
 
-Caches.TestCase.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+Caches.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=30, deadline=None)
 TestCaches = Caches.TestCase
 
 

@@ -4,8 +4,6 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
 from millrace.server.container.entity_cache import EntityCache
@@ -17,6 +15,7 @@ from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 from tests.server.container.states import evict_at_once
 from tests.server.container.test_entity_cache import MemoryArchive, Thing, stored_things
+from tests.support.tables import table
 
 
 def cache_of(idle: IdleBudget, *, count: int, size_of: Callable[[Thing], int]) -> EntityCache[Thing]:
@@ -117,7 +116,7 @@ def stream(number: int) -> Stream:
     return made
 
 
-@pytest.mark.parametrize(
+@table(
     "make",
     [
         segment,

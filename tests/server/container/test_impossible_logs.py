@@ -18,6 +18,7 @@ from millrace.wire import messages as m
 from tests.server.container.histories import durable_view
 from tests.server.streams.containers import SERVER_ID, Streams, streams_in
 from tests.support.clock import ManualClock
+from tests.support.examples import examples
 from tests.support.impossible_logs import CONTENT_OF_OTHERS, WHOLE_ID, ImpossibleLog, impossible_logs, log_of
 from tests.support.storage import MemoryStorage
 
@@ -112,7 +113,7 @@ async def check_after_checkpoint(folder: Path, log: ImpossibleLog) -> None:
         await streams.opened.flusher.checkpoint()
 
 
-@settings(max_examples=12, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
 @given(impossible_logs())
 def test_a_container_starts_on_any_log_of_whole_records(log: ImpossibleLog) -> None:
     """Behaviour 96: what fits is served, the rest is named, by each start and by `verify`, until it is accepted."""
@@ -120,7 +121,7 @@ def test_a_container_starts_on_any_log_of_whole_records(log: ImpossibleLog) -> N
         asyncio.run(check(Path(folder), log))
 
 
-@settings(max_examples=4, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(impossible_logs())
 @example(log_of([[m.StreamStartMoved(4, [m.SavedPosition(1, 0, 0)])]]))
 def test_a_container_starts_on_any_log_that_follows_a_checkpoint(log: ImpossibleLog) -> None:

@@ -1,9 +1,8 @@
 """What is missing of a log, found out from what recovery tells."""
 
-import pytest
-
 from millrace.server.container.loss import LogLoss, LossFinder
 from millrace.server.wal import NOTHING_ACCEPTED, AcceptedLoss, Damage, RecoveredBatch, RecoveryReport
+from tests.support.tables import table
 
 CAPACITY_BYTES = 1 << 20
 
@@ -31,7 +30,7 @@ def found(
     return finder.loss(RecoveryReport(last_sequence=last, places=places), capacity_bytes=CAPACITY_BYTES)
 
 
-@pytest.mark.parametrize(
+@table(
     "loss",
     [
         found(last=9),
@@ -52,7 +51,7 @@ def test_nothing_is_missing(loss: LogLoss | None) -> None:
     assert loss is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("loss", "size_bytes"),
     [
         (found(damage(5, 8), last=9), 100),

@@ -17,6 +17,8 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB
 from tests.server.container.flush.test_uploader import OPTIONS, Tier2
 from tests.server.container.histories import apply
+from tests.support.examples import examples
+from tests.support.tables import table
 
 
 def block(*timestamps_us: int, size: int = 100) -> bytes:
@@ -38,7 +40,7 @@ async def sought_back(tier2: Tier2, timestamp_us: int, *, end: int | None = None
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flushed_count", range(5))
+@table("flushed_count", range(5))
 async def test_the_interval_of_the_first_event_of_a_time_is_found_wherever_it_is(flushed_count: int) -> None:
     """Behaviour 26: event times that go up and down, and lie far from the time of writing."""
     tier2 = Tier2()
@@ -55,7 +57,7 @@ async def test_the_interval_of_the_first_event_of_a_time_is_found_wherever_it_is
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=3), st.booleans()), min_size=1, max_size=12),
     st.integers(-1, 51),
@@ -83,7 +85,7 @@ def test_nothing_of_that_time_is_before_what_is_found(appends: list[tuple[list[i
     asyncio.run(check())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 50), min_size=1, max_size=3), st.booleans()), min_size=1, max_size=12),
     st.integers(-1, 51),
@@ -206,9 +208,9 @@ async def test_times_of_a_damaged_merged_segment_are_found_between_chunks() -> N
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("flushed_count", range(4))
-@pytest.mark.parametrize("chunk_size_bytes_small", [MIB, KIB])
-@pytest.mark.parametrize("has_inner", [True, False])
+@table("flushed_count", range(4))
+@table("chunk_size_bytes_small", [MIB, KIB])
+@table("has_inner", [True, False])
 async def test_inside_of_what_was_merged_times_are_found_where_they_are(
     chunk_size_bytes_small: int, flushed_count: int, *, has_inner: bool
 ) -> None:

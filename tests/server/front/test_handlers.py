@@ -13,6 +13,7 @@ from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.protocol import Peer, code_of, set_attribute
 from tests.support.servers import BUSY, server_options
+from tests.support.tables import table
 from tests.support.waiting import settled
 
 HANDLED = [
@@ -24,14 +25,14 @@ HANDLED = [
 """Requests that the connection does not answer itself, and that appends do not depend on."""
 
 
-@pytest.mark.parametrize("cls", HANDLED, ids=lambda cls: str(cls.__name__))
+@table("cls", HANDLED, ids=lambda cls: str(cls.__name__))
 def test_every_request_has_a_method_that_returns_its_reply(cls: type[m.Request[m.Message]]) -> None:
     hints = get_type_hints(getattr(Handlers, f"_{cls.type.name.lower()}"))
 
     assert hints == {"message": cls, "return": cls.reply}
 
 
-@pytest.mark.parametrize("cls", DECIDED_IN_ORDER, ids=lambda cls: str(cls.__name__))
+@table("cls", DECIDED_IN_ORDER, ids=lambda cls: str(cls.__name__))
 def test_what_is_decided_in_order_is_decided_by_its_message(cls: type[m.Request[m.Message]]) -> None:
     assert get_type_hints(DECIDED_IN_ORDER[cls])["message"] is cls
     assert set(BEFORE_APPENDS) < set(DECIDED_IN_ORDER)

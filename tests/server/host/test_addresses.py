@@ -1,9 +1,8 @@
-import pytest
-
 from millrace.server.host.addresses import address_of
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("peername", "address"),
     [
         (("10.0.0.1", 5), "10.0.0.1"),

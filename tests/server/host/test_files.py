@@ -12,6 +12,7 @@ import pytest
 
 from millrace.server.errors import NoSpaceError
 from millrace.server.host.files import OsFileSystem, _after, _translation
+from tests.support.tables import table
 
 
 def test_a_full_disk_and_a_full_quota_are_no_space_and_the_rest_stays_itself() -> None:
@@ -40,7 +41,7 @@ def test_a_file_that_cannot_grow_raises_the_error_of_the_system(tmp_path: Path) 
     assert (tmp_path / "f").stat().st_size == 4096
 
 
-@pytest.mark.parametrize(
+@table(
     ("count", "expected"),
     [(0, [b"ab", b"cde"]), (1, [b"b", b"cde"]), (2, [b"cde"]), (4, [b"e"]), (5, [])],
 )

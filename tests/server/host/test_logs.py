@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from millrace.client.testing import SETTINGS_SMALL
 from millrace.server.errors import LogFailedError
 from millrace.server.host.logs import HELD_COUNT_MAX, JsonLineFormatter, split_template
+from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S
 
 TEMPLATE = "stream scaled stream=%s epoch=%d"
@@ -52,7 +53,7 @@ def test_no_name_looks_like_a_field(name: str, epoch: int) -> None:
     assert len(line) == 6
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, b"\xff\x00", object(), [float("nan")], "\ud800"])
+@table("value", [math.nan, math.inf, b"\xff\x00", object(), [float("nan")], "\ud800"])
 def test_whatever_a_value_is_the_line_is_json(value: object) -> None:
     assert isinstance(line_of("read value=%s", value)["value"], str)
 

@@ -20,9 +20,10 @@ from millrace.server.errors import (
 )
 from millrace.server.host.own_disk import DiskFailure, DiskWatch, is_of_disk
 from tests.support.clock import ManualClock
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         OSError(errno.EIO, "Input/output error"),
@@ -37,7 +38,7 @@ def test_what_another_machine_would_not_meet_is_of_the_disk(error: Exception) ->
     assert is_of_disk(error)
 
 
-@pytest.mark.parametrize(
+@table(
     "error",
     [
         StoreUnavailableError("nobody answers"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.host.proxy_protocol import ProxyHeader, ProxyHeaderError, TrustedProxies, proxy_header
+from tests.support.tables import table
 
 V1 = b"PROXY TCP4 192.0.2.7 198.51.100.1 50312 9240\r\n"
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -19,7 +20,7 @@ def version_2(host: str, *, command: int = 0x21, extensions: bytes = b"") -> byt
     return SIGNATURE + bytes([command, family]) + len(rest).to_bytes(2) + rest
 
 
-@pytest.mark.parametrize(
+@table(
     ("data", "header"),
     [
         (V1, ProxyHeader(len(V1), "192.0.2.7", 50312)),
@@ -38,12 +39,12 @@ def test_a_header_names_the_host_and_may_come_in_pieces(data: bytes, header: Pro
     assert all(proxy_header(data[:size]) is None for size in range(len(data)))
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"PUT", b"\x20\x00\x00\x00", b"PROXIES", b"\r\n\r\nx"])
+@table("data", [b"GET / HTTP/1.1\r\n", b"PUT", b"\x20\x00\x00\x00", b"PROXIES", b"\r\n\r\nx"])
 def test_other_bytes_are_not_a_header(data: bytes) -> None:
     assert proxy_header(data) == ProxyHeader(0)
 
 
-@pytest.mark.parametrize(
+@table(
     "data",
     [
         b"PROXY TCP4 192.0.2.7\r\n",

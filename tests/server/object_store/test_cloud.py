@@ -13,11 +13,12 @@ from millrace.server.object_store import StoreUrl
 from millrace.server.object_store.cloud import CloudStore, decode_tag, encode_tag
 from millrace.wire.limits import MIB
 from tests.support.clock import ManualClock
+from tests.support.tables import table
 
 ETAG = '"5d41 40"'
 
 
-@pytest.mark.parametrize(
+@table(
     ("answer", "has_version", "tag", "compared"),
     [
         ({"e_tag": ETAG, "version": None}, False, ETAG, {"e_tag": ETAG}),

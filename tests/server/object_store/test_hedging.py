@@ -14,6 +14,7 @@ from millrace.server.object_store.hedging import (
     hedged,
 )
 from tests.support.clock import ManualClock
+from tests.support.tables import table
 
 
 class Requests:
@@ -144,9 +145,9 @@ async def test_both_may_fail_and_a_cancelled_one_leaves_nothing() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("open_one", [0, 1])
-@pytest.mark.parametrize("fails_first", [0, 1, None])
-@pytest.mark.parametrize(
+@table("open_one", [0, 1])
+@table("fails_first", [0, 1, None])
+@table(
     "undone",
     [
         StoreBusyError("come back later", changed_nothing=True),

@@ -6,6 +6,7 @@ from millrace.server.errors import ObjectExistsError, StoreBusyError, StoreFullE
 from millrace.server.host.metrics import Metrics
 from millrace.server.object_store.monitor import BUSY_S, FORGOTTEN_S, FULL_S, SILENT_S, Kind, StoreMonitor
 from tests.support.clock import ManualClock
+from tests.support.tables import table
 
 
 def test_requests_are_counted_by_outcome_and_timed_by_kind() -> None:
@@ -79,7 +80,7 @@ def test_any_answer_is_a_sign_of_life(error: Exception | None) -> None:
     assert monitor.health() == ""
 
 
-@pytest.mark.parametrize(("failing", "answering"), [("create", "read"), ("delete", "list"), ("get", "replace")])
+@table(("failing", "answering"), [("create", "read"), ("delete", "list"), ("get", "replace")])
 def test_reads_do_not_speak_for_changes(failing: Kind, answering: Kind) -> None:
     """A bucket that lets nobody write any more is told although readers are served, and the other way round."""
     clock = ManualClock()

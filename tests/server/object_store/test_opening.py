@@ -21,6 +21,7 @@ from millrace.server.object_store.probe import AT_ONCE
 from tests.support.clock import ManualClock
 from tests.support.object_store import MemoryObjectStore
 from tests.support.s3 import HttpFault, MotoServer
+from tests.support.tables import table
 from tests.support.waiting import until
 
 URL = StoreUrl.parse("s3://bucket/prefix")
@@ -106,7 +107,7 @@ async def test_what_cannot_be_read_is_refused(content: bytes, words: str) -> Non
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("content", [None, b"", b"{}", b'{"format_version": 1}', "flipped"])
+@table("content", [None, b"", b"{}", b'{"format_version": 1}', "flipped"])
 async def test_what_names_the_owner_is_made_again_if_the_history_names_it(content: bytes | str | None) -> None:
     """Behaviour 101: a flipped digit of the id, too, does not give the prefix to another server."""
     store = RetryingStore(MemoryObjectStore())

@@ -11,6 +11,7 @@ from millrace.server.object_store.probe import LEFT_S
 from tests.support.clock import HastyClock, ManualClock
 from tests.support.faulty_store import Cheat, CheatingStore, Fault, FaultyStore, faults_with_a_known_outcome
 from tests.support.object_store import MemoryObjectStore
+from tests.support.tables import table
 from tests.support.waiting import at_once
 
 WORDS = {
@@ -23,7 +24,7 @@ WORDS = {
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("cheat", Cheat)
+@table("cheat", Cheat)
 async def test_a_store_that_pretends_is_told_in_a_sentence(cheat: Cheat) -> None:
     """Behaviour 93: it accepts the condition and ignores it, or checks it without a lock, or lists what was."""
     store = CheatingStore(cheat)

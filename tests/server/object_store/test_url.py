@@ -1,9 +1,10 @@
 import pytest
 
 from millrace.server.object_store import StoreUrl
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "parts", "again"),
     [
         ("s3://bucket/a/b", ("s3", "bucket", "a/b"), "s3://bucket/a/b"),
@@ -19,7 +20,7 @@ def test_a_url_has_a_bucket_and_a_prefix(text: str, parts: tuple[str, str, str],
     assert str(url) == again
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     ["", "bucket", "s3:/bucket", "file:///tmp/x", "s3://", "s3://b//a", "s3://b/../a", "s3://key:secret@b/a", "s3://b/?x=1",
      "s3://b/a b", "s3://b/a\n"],

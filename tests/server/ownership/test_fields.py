@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from millrace.server.ownership.fields import SIZE_BYTES_MAX, TEXT_SIZE_MAX, Fields, encode_fields, utc_text
+from tests.support.tables import table
 
 
 def decoded(**content: Any) -> Fields:
@@ -42,7 +43,7 @@ def test_nothing_may_stand_where_it_is_asked_for() -> None:
     assert fields.inside_or_none("a") is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "words"),
     [
         (b"", "no object in JSON"),
@@ -60,7 +61,7 @@ def test_what_is_no_object_is_refused(content: bytes, words: str) -> None:
         Fields.decode(content, version=1)
 
 
-@pytest.mark.parametrize(
+@table(
     ("method", "options", "wrong", "words"),
     [
         ("number", {}, 1.0, "a whole number from 0 on"),

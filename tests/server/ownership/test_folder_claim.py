@@ -11,13 +11,12 @@ from millrace.server.ownership import FolderClaim, read_folder_claim, write_fold
 from millrace.server.ownership.folder_claim import BEGUN_COUNT_MAX, CLAIM_NAME, NO_CLAIM
 from tests.support.files import MemoryFileSystem
 from tests.support.owners import FOLDER
+from tests.support.tables import table
 
 A, B, C = (uuid.UUID(int=number) for number in (1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    "claim", [NO_CLAIM, FolderClaim(A), FolderClaim(A, (B, C)), FolderClaim(None, (B,)), FolderClaim(A, (), "copy")]
-)
+@table("claim", [NO_CLAIM, FolderClaim(A), FolderClaim(A, (B, C)), FolderClaim(None, (B,)), FolderClaim(A, (), "copy")])
 def test_claims_are_read_as_they_were_written(claim: FolderClaim) -> None:
     files = MemoryFileSystem()
     assert read_folder_claim(files, FOLDER) is None
@@ -51,7 +50,7 @@ def test_the_oldest_of_too_many_claims_is_forgotten() -> None:
     assert read_folder_claim(files, FOLDER) == claim
 
 
-@pytest.mark.parametrize("seed", range(20))
+@table("seed", range(20))
 def test_a_power_loss_leaves_what_was_there_or_what_is_new(seed: int) -> None:
     files = MemoryFileSystem()
     write_folder_claim(files, FOLDER, FolderClaim(A))
@@ -75,7 +74,7 @@ def test_a_full_disk_is_said_to_be_full() -> None:
 GOOD: dict[str, Any] = {"format_version": 1, "claimed": str(A), "claiming": [], "restored_from": None}
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "words"),
     [
         (b"", "no object in JSON"),

@@ -23,6 +23,7 @@ from millrace.server.ownership import (
 from millrace.server.ownership.manifest import EPOCHS_COUNT_MAX, encode_manifest
 from tests.support.owners import worker
 from tests.support.ownership import with_checksum
+from tests.support.tables import table
 
 NUMBERS = st.integers(0, 2**63 - 1)
 TEXTS = st.text(max_size=50)
@@ -112,7 +113,7 @@ def test_damaged_bytes_are_refused(data: st.DataObject) -> None:
     assert known == decode_manifest(example())
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "value", "words"),
     [
         (["format_version"], 2, "it is in format 2; this version knows format 1 only"),

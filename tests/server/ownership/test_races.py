@@ -13,11 +13,12 @@ from tests.support.faulty_store import FaultyStore, random_faults
 from tests.support.files import MemoryFileSystem
 from tests.support.object_store import MemoryObjectStore
 from tests.support.owners import Process, passing
+from tests.support.tables import table
 
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.mark.parametrize("seed", range(12))
+@table("seed", range(12))
 async def test_each_epoch_has_one_owner_and_what_it_records_is_never_lost(seed: int) -> None:
     """Behaviours 90 and 92. All machines have a copy of the folder, so each may claim until another one has."""
     draws = random.Random(seed)
@@ -64,8 +65,8 @@ async def test_each_epoch_has_one_owner_and_what_it_records_is_never_lost(seed: 
     assert owners
 
 
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("is_first", [True, False])
+@table("seed", range(10))
+@table("is_first", [True, False])
 async def test_of_those_that_claim_together_one_wins(seed: int, is_first: bool) -> None:
     draws = random.Random(seed)
 

@@ -7,6 +7,7 @@ import pytest
 from millrace.server.errors import ConfigurationError
 from millrace.server.options import ServerOptions
 from millrace.server.settings.declared import check_name, declared, parts
+from tests.support.tables import table
 
 NAMES = list(declared())
 
@@ -21,7 +22,7 @@ def test_every_field_of_every_part_is_a_setting() -> None:
     assert set(NAMES) == of_parts | {"data_dir", "listen", "console", "store", "standby", "insecure", "shutdown_s"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_every_setting_says_what_it_does_in_a_line(name: str) -> None:
     """If it does not: a line below `Attributes:` in the docstring of its class, for this setting alone."""
     setting = declared()[name]
@@ -30,7 +31,7 @@ def test_every_setting_says_what_it_does_in_a_line(name: str) -> None:
     assert "\n" not in setting.effect
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_default_as_it_is_shown_is_read_again(name: str) -> None:
     setting = declared()[name]
     value = setting.kind.read(setting.text(setting.default))
@@ -45,7 +46,7 @@ def test_what_is_secret_is_not_shown() -> None:
     assert declared()["front.token"].text("") == ""
 
 
-@pytest.mark.parametrize(
+@table(
     ("wrong", "meant"),
     [
         ("wal.file_max", "did you mean wal.files_max?"),

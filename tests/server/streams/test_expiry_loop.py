@@ -313,6 +313,7 @@ async def test_what_comes_while_an_expiry_is_queued_is_decided_after_it(tmp_path
         assert (again.writer_number, again.writer_epoch) == (opened.writer_number, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_very_many_writers_expire_a_page_at_a_time(tmp_path: Path) -> None:
     clock = ManualClock()

@@ -57,6 +57,7 @@ async def test_a_lost_connection_leaves_nothing(tmp_path: Path) -> None:
 # --- killed ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", [QUIET, BUSY])
 @pytest.mark.parametrize("batch_size", [1, 200, 64 * 1024])
 async def test_a_kill_or_power_loss_leaves_all_or_nothing(

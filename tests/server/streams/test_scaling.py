@@ -16,6 +16,8 @@ from millrace.model.policy import ScalingKind, ScalingPolicy
 from millrace.server.streams.load import Meter
 from millrace.server.streams.options import StreamsOptions
 from millrace.server.streams.scaling import Decision, Memory, ScalePlan, SegmentLoad, decide
+from tests.support.examples import examples
+from tests.support.tables import table
 
 OPTIONS = StreamsOptions()
 TARGET = 100.0
@@ -181,7 +183,7 @@ def test_a_day_of_load_is_followed_up_and_down() -> None:
     assert sum(a != b for a, b in pairwise(kinds)) <= 8
 
 
-@pytest.mark.parametrize(("times", "length_s", "period_s"), [(8, 4, 120), (30, 4, 120), (5, 10, 90), (100, 2, 300)])
+@table(("times", "length_s", "period_s"), [(8, 4, 120), (30, 4, 120), (5, 10, 90), (100, 2, 300)])
 def test_short_bursts_change_nothing(times: float, length_s: float, period_s: float) -> None:
     """However high they are: a split takes longer to come than the burst takes to go."""
     it = Simulation()
@@ -348,6 +350,7 @@ def loads_of_many(count: int) -> list[tuple[str, Simulation, Callable[[float], f
     return streams
 
 
+@pytest.mark.slow
 def test_many_streams_are_each_treated_by_what_they_have() -> None:
     """Behaviour 24: dozens of streams at once, whose segments even have the same ids; none disturbs another."""
     together = loads_of_many(72)
@@ -380,7 +383,7 @@ def test_a_fixed_stream_is_left_alone() -> None:
     assert decision == Decision(plans=(), memory=Memory(), reasons={})
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_any_decision_keeps_the_key_space_covered(data: st.DataObject) -> None:
     """Behaviour 23, 24: whatever is seen, plans cover what they seal, and no segment is in two of them."""

@@ -12,6 +12,7 @@ from millrace.server.tier2 import ChunkId, ChunkRecord, IndexEntry, chunk_name, 
 from millrace.server.tier2.layout import SUMMARY_SIZE_BYTES
 from tests.server.tier2.chunks import chunk_id, encoded, forged
 from tests.support.storage import MemoryStorage
+from tests.support.tables import table
 
 PAYLOAD = bytes(range(250)) * 8
 INDEX = [IndexEntry(1000, 10, 1), IndexEntry(2000, 15, 2)]
@@ -46,7 +47,7 @@ def record_of(data: bytes, name: str) -> ChunkRecord:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
+@table(
     ("other", "held"),
     [
         (chunk_id(500, segment_id=8), "bytes [1000, 1500) of segment 8 from epoch 2"),
@@ -88,9 +89,7 @@ async def test_a_chunk_of_another_server_is_told_by_the_record() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "fields", [{"page_size": 0}, {"length": 0}, {"start_events": 21}, {"index_count": 2**32 - 1}, {"length": 2**63}]
-)
+@table("fields", [{"page_size": 0}, {"length": 0}, {"start_events": 21}, {"index_count": 2**32 - 1}, {"length": 2**63}])
 async def test_a_forged_summary_is_refused(fields: dict[str, int]) -> None:
     """Behaviour 81: whatever it says, no assertion and no other error is reached."""
     name, data = encoded([PAYLOAD])

@@ -18,6 +18,7 @@ from millrace.server.tier2.layout import (
 )
 from millrace.server.tier2.storage import check_chunk_name, check_chunk_prefix
 from tests.server.tier2.chunks import chunk_id, encoded, flipped
+from tests.support.tables import table
 from tests.wire.schema.test_chunk import example
 
 CHUNK_IDS = st.builds(
@@ -51,7 +52,7 @@ def test_names_of_one_segment_sort_by_start_offset(first: ChunkId, second: Chunk
         assert chunk_name(first) < chunk_name(second)
 
 
-@pytest.mark.parametrize(
+@table(
     "name",
     [
         "",
@@ -133,7 +134,7 @@ def test_every_flipped_bit_of_a_summary_is_found(offset: int, bit: int) -> None:
     assert (caught.value.name, caught.value.offset) == (name, 0)
 
 
-@pytest.mark.parametrize("size", [0, 1, SUMMARY_SIZE_BYTES - 1])
+@table("size", [0, 1, SUMMARY_SIZE_BYTES - 1])
 def test_a_summary_cut_short_is_an_error(size: int) -> None:
     name, data = encoded([bytes(1000)])
 
@@ -141,7 +142,7 @@ def test_a_summary_cut_short_is_an_error(size: int) -> None:
         decode_summary(data[:size], name=name, offset=0)
 
 
-@pytest.mark.parametrize(
+@table(
     "name", ["", "/a.chunk", "a//b.chunk", "../a.chunk", "a/../b.chunk", "a/.chunk", "a", "a.chunk/", "a.chunk\n",
              "a\0.chunk", "ä.chunk", "A.chunk", "-a.chunk", "a.b.chunk", "a" * 200 + ".chunk", "a\\b.chunk"]
 )  # fmt: skip
@@ -153,7 +154,7 @@ def test_a_name_that_could_leave_its_folder_is_refused(name: str) -> None:
     assert type(caught.value).__name__ == "InvalidArgumentError"
 
 
-@pytest.mark.parametrize("prefix", ["/", "..", "a//", "a/../", ".", "a.chunk", "A", "a\n"])
+@table("prefix", ["/", "..", "a//", "a/../", ".", "a.chunk", "A", "a\n"])
 def test_a_prefix_that_no_name_starts_with_is_refused(prefix: str) -> None:
     with pytest.raises(Exception, match="not a prefix"):
         check_chunk_prefix(prefix)

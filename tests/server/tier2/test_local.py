@@ -11,6 +11,7 @@ from millrace.server.errors import StorageError
 from millrace.server.host.files import Buffer, OsFileSystem
 from millrace.server.tier2 import ChunkInfo, LocalStorage, Tier2Options
 from millrace.server.tier2.local import TEMPORARY_SUFFIX
+from tests.support.examples import examples
 from tests.support.files import MemoryFile, MemoryFileSystem
 
 FOLDER = Path("/data/tier2")
@@ -90,7 +91,7 @@ def temporaries(files: MemoryFileSystem) -> list[str]:
     return [name for name in files.list_directory(PATH.parent) if name.endswith(TEMPORARY_SUFFIX)]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 9), st.integers(0, 2**32), st.booleans())
 @pytest.mark.asyncio
 async def test_a_crash_leaves_a_whole_chunk_or_none(death: int, seed: int, power_loss: bool) -> None:

@@ -2,9 +2,10 @@ import pytest
 
 from millrace.server.errors import ConfigurationError
 from millrace.server.tier2 import Tier2Options
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("option", "value"),
     [("page_size_bytes", 511), ("page_size_bytes", 1 << 25), ("threads", 0)],
 )

@@ -6,7 +6,9 @@ from millrace.server.errors import ChunkCorruptError, ChunkNotFoundError
 from millrace.server.tier2 import ChunkFooter, IndexEntry, open_chunk, read_chunk, verify_chunk
 from millrace.server.tier2.layout import SUMMARY_SIZE_BYTES
 from tests.server.tier2.chunks import encoded, flipped, published
+from tests.support.examples import examples
 from tests.support.storage import MemoryStorage
+from tests.support.tables import table
 
 PAYLOAD = bytes(range(256)) * 12  # 3072 bytes, 6 pages of 512
 INDEX = [IndexEntry(1000 + 512 * i, 10 + i, 1_000_000 * i) for i in range(6)]
@@ -97,7 +99,7 @@ async def test_with_both_summaries_damaged_the_chunk_is_refused() -> None:
     assert await damages(storage, name, len(data)) == [0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10**9), st.integers(0, 7))
 @pytest.mark.asyncio
 async def test_no_flipped_bit_is_ever_served(place: int, bit: int) -> None:
@@ -119,7 +121,7 @@ async def test_no_flipped_bit_is_ever_served(place: int, bit: int) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("size", [0, 79, 159, 1000, 3327])
+@table("size", [0, 79, 159, 1000, 3327])
 async def test_a_chunk_cut_short_is_refused_with_its_end(size: int) -> None:
     name, data = encoded([PAYLOAD], index=INDEX)
     storage = MemoryStorage()

@@ -2,7 +2,6 @@ import dataclasses
 import re
 import uuid
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from millrace.server.wal.batch import (
 )
 from millrace.wire.append_run import KIND_CONTROL, AppendRun, Sequences
 from millrace.wire.schema import log as schema
+from tests.support.tables import table
 from tests.support.wal import append_run, control_run, payload_of
 
 U32 = st.integers(0, 2**32 - 1)
@@ -146,7 +146,7 @@ def test_a_damaged_batch_that_extends_past_the_data_keeps_its_table() -> None:
     assert [is_run_intact(run) for run, _ in runs] == [True, False]
 
 
-@pytest.mark.parametrize(
+@table(
     "run",
     [
         append_run(7, 0, b"one", b"two", b"three"),
@@ -161,7 +161,7 @@ def test_intact_runs_are_intact(run: AppendRun) -> None:
     assert not is_run_intact(dataclasses.replace(run, frames=bytes(len(run.frames))))
 
 
-@pytest.mark.parametrize("sizes", [[10] * 3000, [40_000, 10, 10, 300_000, 10, 40_000], [300_000], [5000] * 70])
+@table("sizes", [[10] * 3000, [40_000, 10, 10, 300_000, 10, 40_000], [300_000], [5000] * 70])
 def test_large_frames_are_not_copied_and_small_ones_are_joined(sizes: list[int]) -> None:
     runs = [AppendRun(index, 0, bytes([index % 256]) * size, 1, size, 1) for index, size in enumerate(sizes)]
 

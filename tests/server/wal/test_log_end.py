@@ -1,7 +1,6 @@
-import pytest
-
 from millrace.server.wal.batch import encode_batch
 from millrace.server.wal.log_end import Ending, classify_end, find_batch
+from tests.support.tables import table
 from tests.support.wal import append_run
 
 SALT = 0x1122334455667788
@@ -15,9 +14,9 @@ def batch(sequence: int, payload: bytes = b"hello", *, salt: int = SALT) -> byte
     return data + bytes(-len(data) % 8)
 
 
-@pytest.mark.parametrize("is_recycled", [False, True])
-@pytest.mark.parametrize("salt", [SALT, None])
-@pytest.mark.parametrize("rest", ["too short", "zeros", "of this salt", "of another salt", "noise"])
+@table("is_recycled", [False, True])
+@table("salt", [SALT, None])
+@table("rest", ["too short", "zeros", "of this salt", "of another salt", "noise"])
 def test_every_combination_of_facts_has_its_one_ending(rest: str, salt: int | None, is_recycled: bool) -> None:
     """Behaviour 39, 42: the three ends of a log after which nothing of it follows."""
     content = {
@@ -40,7 +39,7 @@ def test_every_combination_of_facts_has_its_one_ending(rest: str, salt: int | No
     assert (torn_bytes > 0) == (ending is Ending.TORN)
 
 
-@pytest.mark.parametrize(
+@table(
     ("rest", "is_recycled", "ending", "torn_bytes"),
     [
         (b"", False, Ending.END, 0),

@@ -18,6 +18,7 @@ from millrace.server.wal.log_objects import (
     parse_log_name,
 )
 from millrace.server.wal.report import LogOwner
+from tests.support.tables import table
 from tests.support.wal import OWNER, append_run
 
 POINT = LogPoint(epoch=7, sequence=12345)
@@ -41,7 +42,7 @@ def test_names_are_sorted_as_the_log_is(epoch: int, sequence: int) -> None:
     assert point.name < LogPoint(epoch, sequence + 1).name or sequence == 10**16 - 1
 
 
-@pytest.mark.parametrize("name", ["", "7/1", "00000007/0000000000012345.tmp", "00000007", "manifest"])
+@table("name", ["", "7/1", "00000007/0000000000012345.tmp", "00000007", "manifest"])
 def test_other_names_are_none_of_a_log(name: str) -> None:
     assert parse_log_name(name) is None
 

@@ -4,17 +4,16 @@ import pytest
 
 from millrace.server.wal.logfile import LogFile, log_file_name, log_file_number
 from tests.support.files import MemoryFileSystem
+from tests.support.tables import table
 
 
-@pytest.mark.parametrize("number", [1, 77, 10**16 - 1])
+@table("number", [1, 77, 10**16 - 1])
 def test_names_carry_numbers_and_sort_as_they_do(number: int) -> None:
     assert log_file_number(log_file_name(number)) == number
     assert log_file_name(1) <= log_file_name(number)
 
 
-@pytest.mark.parametrize(
-    "name", ["wal-1.log", "wal-0000000000000001.log.preparing", "wal-0000000000000001.log.damaged", "checkpoint.db"]
-)
+@table("name", ["wal-1.log", "wal-0000000000000001.log.preparing", "wal-0000000000000001.log.damaged", "checkpoint.db"])
 def test_other_names_are_not_log_files(name: str) -> None:
     assert log_file_number(name) is None
 

@@ -24,6 +24,7 @@ from millrace.server.wal.newest import (
 from millrace.wire.schema import newest as schema
 from millrace.wire.schema.newest import NEWEST_SLOT_SIZE_BYTES, NewestSlot
 from tests.support.files import MemoryFile, MemoryFileSystem
+from tests.support.tables import table
 from tests.support.waiting import until
 from tests.support.wal import FOLDER, append_run, open_log
 
@@ -301,7 +302,7 @@ async def test_each_log_file_is_named_durably_before_its_first_batch() -> None:
     assert 10_000 - files.steps < STEPS_MAX
 
 
-@pytest.mark.parametrize("steps", range(1, STEPS_MAX))
+@table("steps", range(1, STEPS_MAX))
 @pytest.mark.asyncio
 async def test_a_power_loss_at_any_step_loses_nothing_and_blames_nothing(steps: int) -> None:
     """Behaviours 39 and 40, over the making of a log, and of its next files while they are named and written."""

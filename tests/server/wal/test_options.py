@@ -9,6 +9,7 @@ from millrace.server.errors import ConfigurationError
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
+from tests.support.tables import table
 
 
 def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() -> None:
@@ -19,7 +20,7 @@ def test_the_defaults_take_the_largest_append_and_bound_the_log_at_a_gibibyte() 
     assert options.file_room_bytes == options.file_size_bytes - 4096
 
 
-@pytest.mark.parametrize(
+@table(
     ("values", "named"),
     [
         ({"files_max": 1}, "files_max"),

@@ -45,6 +45,7 @@ def test_an_attempt_that_fails_leaves_nothing(cell: Cell, points: Points, point:
 # --- the driver ---
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("point", cells("middle", "end", "before", "after", suite="after"))
 def test_a_driver_that_is_killed_leaves_each_batch_once(cell: Cell, points: Points, point: str) -> None:
     """Behaviours 55 and 67: while tasks write, before the commit, and between it and Spark's own commit log."""

@@ -23,6 +23,7 @@ from millrace.spark_source.sink.columns import batches_by_stream, maker_of
 from millrace.spark_source.sink.options import SinkOptions
 from millrace.spark_source.values import ValueFormat
 from tests.spark_source.sink.conftest import batch_of
+from tests.support.tables import table
 
 ONE = SinkOptions(address="127.0.0.1:9240", streams=("shop/a",))
 TWO = SinkOptions(address="127.0.0.1:9240", streams=("shop/a", "shop/b"))
@@ -66,7 +67,7 @@ def test_all_columns_of_events_are_taken() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("kinds", "column", "reason"),
     [
         ({"value": BinaryType(), "price": LongType()}, "price", "is not a column of events, but value, key, timestamp"),
@@ -139,7 +140,7 @@ def test_an_arrow_event_is_of_its_first_row() -> None:
     assert found.refused is None
 
 
-@pytest.mark.parametrize(
+@table(
     ("kinds", "options", "error", "reason"),
     [
         ({"m": MapType(StringType(), LongType())}, ONE, SchemaError, 'column "m": .* no form in valueFormat "json"'),

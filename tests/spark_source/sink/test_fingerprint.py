@@ -11,6 +11,7 @@ from millrace.model.producer import Producer
 from millrace.spark_source import BatchMismatchError, ReplacedError
 from millrace.spark_source.sink.fingerprint import Fingerprint, check_repeated, digest_of_offsets, offsets_digest
 from millrace.spark_source.sink.identity import BATCH_HOLDER
+from tests.support.tables import table
 
 PRODUCER = Producer("cook", "query-1", "run-2", 5)
 FINGERPRINT = Fingerprint.of(["shop/cooked"], "3f9c")
@@ -31,7 +32,7 @@ def test_a_fingerprint_is_read_as_it_was_written() -> None:
     assert Fingerprint.of(["a/c", "a/b"]) == Fingerprint.of(["a/b", "a/c"])
 
 
-@pytest.mark.parametrize("text", [None, "", "day 7", "7", "[]", '{"streams":["a/b"]}'])
+@table("text", [None, "", "day 7", "7", "[]", '{"streams":["a/b"]}'])
 def test_the_fingerprint_of_another_program_is_not_ours(text: str | None) -> None:
     assert Fingerprint.parse(text) is None
 
@@ -76,7 +77,7 @@ def test_the_last_batch_is_recognised() -> None:
     check_repeated(replace(KNOWN, fingerprint=str(replace(FINGERPRINT, offsets=""))), PRODUCER, FINGERPRINT)
 
 
-@pytest.mark.parametrize(
+@table(
     ("ours", "problem"),
     [
         (

@@ -8,6 +8,7 @@ from millrace.spark_source import OptionError
 from millrace.spark_source.sink.identity import WRITER_ID_SIZE_BYTES_MAX
 from millrace.spark_source.sink.options import SINK_OPTION_NAMES, SinkOptions, parse_sink_options
 from millrace.spark_source.values import ValueFormat
+from tests.support.tables import table
 
 NEEDED = {"address": "127.0.0.1", "stream": "shop/cooked"}
 
@@ -69,7 +70,7 @@ def test_options_that_spark_hands_to_every_sink_are_not_ours() -> None:
     assert parsed_batch(checkpointLocation="/tmp/x") == parsed_batch()
 
 
-@pytest.mark.parametrize(
+@table(
     ("option", "text", "reason"),
     [
         ("address", "host:port:9", "address"),
@@ -118,7 +119,7 @@ def test_a_batch_write_has_a_writer_id_and_a_number_or_neither() -> None:
         assert caught.value.option == missing
 
 
-@pytest.mark.parametrize("text", ["-1", "x", "1.5", str(1 << 63)])
+@table("text", ["-1", "x", "1.5", str(1 << 63)])
 def test_the_number_of_a_batch_is_from_0_on(text: str) -> None:
     with pytest.raises(OptionError, match="no number from 0 on"):
         parsed_batch(writerId="cook", batchId=text)

@@ -104,6 +104,29 @@ def test_each_batch_is_in_the_stream_once_and_a_restart_continues(cooking: Cooki
     assert cooking.left_open() == []
 
 
+@pytest.mark.smoke
+def test_a_query_follows_the_query_that_feeds_it(cooking: Cooking) -> None:
+    """Behaviour 71, of two queries and without a kill."""
+    shop = cooking.shop
+    served = f"{shop.stream}-served"
+    assert shop.client.create_stream(served)
+    shop.write(25)
+    cooking.run()
+    query = (
+        cooking.raw(stream=cooking.cooked)
+        .select("value", "key")
+        .writeStream.format("millrace")
+        .options(**shop.options(stream=served))
+        .option("checkpointLocation", str(shop.folder / "served"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    with shop.client.reader(served, end=millrace.TAIL) as reader:
+        assert Counter((event.key, event.value) for event in reader) == Counter(cooking.expected())
+
+
 def test_batches_without_rows_are_committed(cooking: Cooking) -> None:
     """Behaviour 70."""
     cooking.shop.write(5)

@@ -1,6 +1,5 @@
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
@@ -9,6 +8,7 @@ from millrace.spark_source.values import ArrowDecoder, ValueFormat, arrow_fields
 from millrace.spark_source.values.arrow_decoder import EVENT_ROWS_COUNT_MAX, GATHERED_ROWS_COUNT
 from millrace.spark_source.values.arrow_encoder import encode_arrow
 from tests.spark_source.values.rows import batches
+from tests.support.tables import table
 
 INVALID_TEXT = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
 OUTSIDE_TEXT = pa.Array.from_buffers(
@@ -55,7 +55,7 @@ def test_other_types_are_cast_where_nothing_is_lost() -> None:
     assert part.columns.to_pylist() == [{"a": 7, "b": "x"}, {"a": 7, "b": "y"}]
 
 
-@pytest.mark.parametrize(
+@table(
     ("malformed", "reason"),
     [
         (b"", "is no Arrow IPC stream"),

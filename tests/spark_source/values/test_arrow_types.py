@@ -7,6 +7,7 @@ from millrace.spark_source.errors import SchemaError
 from millrace.spark_source.values import ValueFormat, arrow_fields
 from tests.spark_source.conftest import arrow_schema_of
 from tests.spark_source.values.rows import structs, types
+from tests.support.tables import table
 
 
 @given(st.sampled_from(ValueFormat).flatmap(lambda each: st.tuples(st.just(each), structs(types(each)))))
@@ -19,7 +20,7 @@ def test_types_are_those_that_spark_demands(drawn: tuple[ValueFormat, t.StructTy
 MAP = t.MapType(t.StringType(), t.LongType())
 
 
-@pytest.mark.parametrize(
+@table(
     ("column", "kind"),
     [
         ("c", t.NullType()),
@@ -32,7 +33,7 @@ MAP = t.MapType(t.StringType(), t.LongType())
         ("c[].d", t.ArrayType(t.StructType([t.StructField("d", t.VariantType())]))),
     ],
 )
-@pytest.mark.parametrize("value_format", ValueFormat)
+@table("value_format", ValueFormat)
 def test_a_type_without_a_form_is_refused_by_column(column: str, kind: t.DataType, value_format: ValueFormat) -> None:
     """Behaviour 60."""
     with pytest.raises(SchemaError, match=f'no form in valueFormat "{value_format}"$') as caught:

@@ -3,13 +3,13 @@ import math
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import types as t
 
 from millrace.client.write.arrow import events_of
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.spark_source.values import ValueEncoder, ValueFormat
 from millrace.spark_source.values.dead_letters import KEPT_SIZE_BYTES, Refused, dead_letters, split_refused
+from tests.support.tables import table
 
 MOMENT = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 SCHEMA = pa.schema(
@@ -94,7 +94,7 @@ def test_of_a_value_that_is_too_large_the_first_part_is_kept() -> None:
     assert b"at most" in letter["headers"]["dead-letter-error"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("row", "reason"),
     [
         ({"key": "k" * (ROUTING_KEY_SIZE_BYTES_MAX + 1)}, b"routing key"),

@@ -14,6 +14,7 @@ from millrace.spark_source.values import ArrowDecoder, Decoder, JsonDecoder, Val
 from millrace.spark_source.values import encoder as encoder_module
 from millrace.spark_source.values.arrow_encoder import EVENT_SIZE_BYTES
 from tests.spark_source.values.rows import batch_of, batches
+from tests.support.tables import table
 
 HEADERS = t.MapType(t.StringType(), t.BinaryType())
 
@@ -78,7 +79,7 @@ def test_own_columns_are_those_of_the_event() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [t.StringType(), t.IntegerType(), t.LongType()])
+@table("kind", [t.StringType(), t.IntegerType(), t.LongType()])
 def test_a_column_can_be_the_key_and_is_encoded_too(kind: t.DataType) -> None:
     schema = schema_of(id=kind)
     batch = batch_of(schema, [{"id": "7" if isinstance(kind, t.StringType) else 7}, {"id": None}])
@@ -182,7 +183,7 @@ def test_a_batch_without_rows_is_no_event(value_format: ValueFormat) -> None:
     assert events_of(ValueEncoder(schema, value_format=value_format), batch_of(schema, [])) == []
 
 
-@pytest.mark.parametrize(
+@table(
     ("column", "schema", "value_format"),
     [
         ("m", schema_of(m=t.MapType(t.StringType(), t.LongType())), ValueFormat.JSON),
@@ -206,7 +207,7 @@ def test_a_column_that_cannot_be_written_is_refused_by_name(
     assert caught.value.column == column
 
 
-@pytest.mark.parametrize(
+@table(
     ("key_column", "schema"),
     [
         ("b", schema_of(a=t.LongType())),

@@ -12,6 +12,7 @@ from millrace.client.values.codec import MalformedError
 from millrace.spark_source.values import ValueFormat
 from millrace.spark_source.values.json_encoder import encode_json
 from tests.spark_source.values.rows import batches
+from tests.support.tables import table
 
 
 def test_a_row_is_an_object_of_all_its_columns() -> None:
@@ -46,7 +47,7 @@ def test_each_value_is_json_of_the_standard_library(given_rows: tuple[t.StructTy
                 assert found[field.name] == row[field.name]
 
 
-@pytest.mark.parametrize(
+@table(
     ("column", "array", "reason"),
     [
         ("a", pa.array([1.0, math.nan]), "not finite"),

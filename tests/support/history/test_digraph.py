@@ -3,9 +3,8 @@
 import random
 from itertools import pairwise
 
-import pytest
-
 from tests.support.history.digraph import Digraph
+from tests.support.tables import table
 
 
 def graph_of(count: int, edges: list[tuple[int, int]], passages: frozenset[int] = frozenset()) -> Digraph[str]:
@@ -27,7 +26,7 @@ def rotated(cycle: list[str]) -> list[str]:
     return cycle[first:] + cycle[:first]
 
 
-@pytest.mark.parametrize(
+@table(
     ("count", "edges"),
     [(0, []), (1, []), (3, [(0, 1), (0, 2), (1, 2)]), (4, [(3, 2), (2, 1), (1, 0), (3, 0), (3, 0)])],
 )
@@ -59,7 +58,7 @@ def test_a_cycle_of_passages_alone_is_found() -> None:
     ]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@table("seed", range(30))
 def test_a_cycle_is_found_if_and_only_if_some_path_returns(seed: int) -> None:
     dice = random.Random(seed)
     count = dice.randint(2, 12)

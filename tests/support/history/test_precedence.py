@@ -8,6 +8,7 @@ from itertools import permutations, product
 import pytest
 
 from tests.support.history import Recorder, Rule, Violation, check
+from tests.support.tables import table
 
 SIZE = 10
 
@@ -117,7 +118,7 @@ def end_of(told: Told) -> Told:
     return told
 
 
-@pytest.mark.parametrize(
+@table(
     ("counts", "expected"),
     [
         ([{"a": 1, "b": 0}, {"c": 0, "d": 1}], [Rule.ORDER]),

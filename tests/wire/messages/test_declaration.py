@@ -14,6 +14,7 @@ from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
 from millrace.wire.messages.declaration import U8, Entity, Required, message
 from tests.support.strategies import fields_of, unrenamed, values_of
+from tests.support.tables import table
 
 NUMBERS = """
 HELLO 1, HELLO_REPLY 2, ERROR_REPLY 3, PING 4, PONG 5, THROTTLE 6, DONE 7, APPEND 16, APPEND_ACK 17,
@@ -41,7 +42,7 @@ PRODUCER_TAKEN 170, PRODUCER_RESET 171, SEQUENCE_DESCRIBED 172, PRODUCERS_FORGOT
 """
 
 REQUESTS = [cls for cls in m.MESSAGES.values() if issubclass(cls, m.Request)]
-every_message = pytest.mark.parametrize("cls", m.MESSAGES.values(), ids=lambda cls: str(cls.__name__))
+every_message = table("cls", m.MESSAGES.values(), ids=lambda cls: str(cls.__name__))
 
 
 def test_numbers_of_messages_are_frozen() -> None:
@@ -116,7 +117,7 @@ def test_every_message_says_who_sends_it(cls: type[m.Message]) -> None:
     assert sum(issubclass(cls, sender) for sender in senders) == 1
 
 
-@pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: str(cls.__name__))
+@table("cls", REQUESTS, ids=lambda cls: str(cls.__name__))
 def test_every_request_is_answered_by_what_a_server_sends(cls: type[m.Request[Any]]) -> None:
     assert issubclass(cls.reply, m.FromServer)
 
@@ -180,9 +181,7 @@ def naming_fields(cls: type[m.Message]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "cls", [cls for cls in REQUESTS if cls.type not in m.APPENDS], ids=lambda cls: str(cls.__name__)
-)
+@table("cls", [cls for cls in REQUESTS if cls.type not in m.APPENDS], ids=lambda cls: str(cls.__name__))
 def test_every_field_that_names_something_says_so(cls: type[m.Message]) -> None:
     """A field that is forgotten would make the event loop read a disk. Appends have a check of their own."""
     found = {name: entity for name, entity in cls.entity_fields if "." not in name}
@@ -256,7 +255,7 @@ def test_a_record_names_all_that_it_lists() -> None:
     assert m.required_entities(record) == Required(writers=(*numbers, 9999))
 
 
-@pytest.mark.parametrize(
+@table(
     "request_",
     [m.Ping(), m.ListSegments("raw/", "", 5), m.ListStreams("", "", 5), m.Credit(5)],
     ids=lambda request: str(request.type.name),

@@ -33,6 +33,7 @@ from millrace.server.wal import LogOwner
 from tests.server.container.histories import history
 from tests.server.tier2.chunks import flipped
 from tests.support.storage import FaultyStorage
+from tests.support.tables import table
 
 OWNER = LogOwner(3, uuid.UUID(int=7))
 PART = CopyPart(sequence=5, container_epoch=1, number=1, part=0, part_count=1)
@@ -160,7 +161,7 @@ async def test_all_copies_go_but_those_that_count_and_those_of_later_owners() ->
     assert sorted(part.name for part in kept) == [chunk.name for chunk in await storage.list("checkpoints/")]
 
 
-@pytest.mark.parametrize(
+@table(
     ("other", "owner"),
     [
         (replace(PART, sequence=4), OWNER),
@@ -195,7 +196,7 @@ def test_every_flipped_bit_of_a_part_is_found(offset: int, bit: int) -> None:
         decode_part(flipped(data, offset=offset, bit=bit), name=PART.name, owner=OWNER)
 
 
-@pytest.mark.parametrize("size", [0, 1, PART_HEADER_SIZE_BYTES - 1, PART_HEADER_SIZE_BYTES, PART_HEADER_SIZE_BYTES + 4])
+@table("size", [0, 1, PART_HEADER_SIZE_BYTES - 1, PART_HEADER_SIZE_BYTES, PART_HEADER_SIZE_BYTES + 4])
 def test_a_part_cut_short_is_found(size: int) -> None:
     data = b"".join(encode_part(PART, b"hello", replay_from=1, owner=OWNER))
 

@@ -12,6 +12,7 @@ from millrace.server.container.checkpoint.database_file import (
 )
 from millrace.server.errors import CheckpointDamagedError
 from tests.support.files import MemoryFileSystem, SteppedFileSystem
+from tests.support.tables import table
 
 FOLDER = Path("/data")
 FILE, TARGET = FOLDER / "checkpoint.db", FOLDER / "checkpoint.db.damaged-1"
@@ -73,7 +74,7 @@ def test_a_name_is_free_if_no_journal_has_it_either() -> None:
     assert free_path(files, FILE, "older").name == "checkpoint.db.older-1"
 
 
-@pytest.mark.parametrize("versions", [b"\x02\x02", b"\x01\x02", b"", b"\x01"])
+@table("versions", [b"\x02\x02", b"\x01\x02", b"", b"\x01"])
 def test_a_file_that_is_to_be_written_in_another_way_is_damage(versions: bytes) -> None:
     """SQLite would make a write-ahead log, or take the file for one that must not be written."""
     files = disk(FILE.name)

@@ -39,6 +39,7 @@ from tests.server.container.checkpoint.stores import (
 )
 from tests.server.container.histories import STEPS, History, durable_view, history
 from tests.server.container.states import new_state
+from tests.support.examples import examples
 from tests.support.files import MemoryFileSystem, SteppedFileSystem
 
 
@@ -70,7 +71,7 @@ SAVES = st.tuples(st.sampled_from(["save", "fail", "reopen", "restart"]), st.jus
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.one_of(STEPS, STEPS, STEPS, SAVES), max_size=80))
 def test_what_is_loaded_is_what_was_saved_bit_by_bit(steps: list[tuple[str, int, int]]) -> None:
     """Each checkpoint stores differences only, also after one failed, and also on top of a loaded state."""

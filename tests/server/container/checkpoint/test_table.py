@@ -8,6 +8,7 @@ from millrace.server.container.checkpoint import table as table_module
 from millrace.server.container.checkpoint.segment_tables import ATTRIBUTES, PROGRESS, SEGMENTS
 from millrace.server.container.checkpoint.table import places_of_texts, range_of_texts, range_texts
 from millrace.server.container.checkpoint.writer_tables import WRITERS
+from tests.support.tables import table
 
 
 def test_the_example_of_the_docstring_is_true() -> None:
@@ -30,9 +31,7 @@ def test_borders_between_values_count() -> None:
     assert ATTRIBUTES.checksum((1, "ab", b"c")) != ATTRIBUTES.checksum((1, "a", b"bc"))
 
 
-@pytest.mark.parametrize(
-    "row", [(1, "text", "blob"), (1, b"text", b"blob"), ("1", "text", b"blob"), (1.0, "text", b"")]
-)
+@table("row", [(1, "text", "blob"), (1, b"text", b"blob"), ("1", "text", b"blob"), (1.0, "text", b"")])
 def test_a_value_of_another_type_has_no_checksum(row: tuple[object, ...]) -> None:
     """SQLite stores any type in any column, so a flipped bit may turn text into a blob of the same bytes."""
     with pytest.raises(Exception, match=r".") as caught:
@@ -45,7 +44,7 @@ def test_rows_know_their_table() -> None:
     assert SEGMENTS.table.create.startswith("CREATE TABLE segments (segment_id INTEGER NOT NULL, ")
 
 
-@pytest.mark.parametrize(("low", "last"), [(0, 0), (0, 2**64 - 1), (2**63, 2**64 - 1)])
+@table(("low", "last"), [(0, 0), (0, 2**64 - 1), (2**63, 2**64 - 1)])
 def test_key_ranges_use_all_64_bits(low: int, last: int) -> None:
     texts = range_texts(low, last)
 

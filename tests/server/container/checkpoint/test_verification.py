@@ -29,6 +29,7 @@ from tests.server.container.checkpoint.stores import (
     save,
 )
 from tests.server.container.histories import History, apply, durable_view, run_of
+from tests.support.examples import examples
 
 PAGE_ROWS_COUNT = 10
 
@@ -139,7 +140,7 @@ def test_a_flipped_bit_is_detected_or_harmless(store: CheckpointStore, path: Pat
     expected = durable_view(RICH)
     used = [position for position, byte in enumerate(rich_copy) if byte]
 
-    @settings(max_examples=150)
+    @settings(max_examples=examples(150))
     @given(st.one_of(st.sampled_from(used), st.integers(0, 99), st.integers(0, len(rich_copy) - 1)), st.integers(0, 7))
     def flip(position: int, bit: int) -> None:
         store.close()

@@ -1,10 +1,10 @@
 """What may be flushed when flushes are paid for: never more than the rate and what the bucket holds."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.flush.budget import PAYOUT_S, FlushBudget
+from tests.support.tables import table
 
 
 def test_it_is_full_at_first_and_fills_at_its_rate() -> None:
@@ -24,7 +24,7 @@ def test_it_gives_out_several_at_once() -> None:
     assert budget.available(PAYOUT_S) == 10
 
 
-@pytest.mark.parametrize("per_s", [0.01, 0.5, 1.0])
+@table("per_s", [0.01, 0.5, 1.0])
 def test_a_low_rate_gives_out_one_at_a_time(per_s: float) -> None:
     budget = FlushBudget(per_s, saved_s=1.0, now_s=0.0)
     assert budget.available(0.0) == 1

@@ -54,6 +54,7 @@ async def trickle(server: Server, peer: Peer, clock: ManualClock, count: int) ->
     return Trickle(server, peer, clock, [await peer.create_segment(f"raw/{number}") for number in range(count)])
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_many_trickling_segments_share_the_budget(tmp_path: Path) -> None:
     """Behaviour 95: at 8 flushes a second each of 200 waits for 25 s; without a budget there were 40 a second."""

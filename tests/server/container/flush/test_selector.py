@@ -28,6 +28,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.wire.limits import KIB, MIB
 from tests.server.container.extents import extent
 from tests.support.clock import ManualClock
+from tests.support.tables import table
 
 OPTIONS = ContainerOptions(
     flush_size_bytes=8 * KIB, flush_age_s=5.0, checkpoint_interval_s=10.0, garbage_interval_s=60.0
@@ -53,7 +54,7 @@ def test_a_tail_is_flushed_when_it_is_large_or_old() -> None:
     assert chosen(young, old, large) == [large, old]
 
 
-@pytest.mark.parametrize(
+@table(
     ("ages_us", "wait_s"),
     [((), 5.0), ((0, 4_000_000, 1_000_000), 1.0), ((4_900_000,), 0.5), ((6_000_000,), 0.5), ((-9_000_000,), 5.0)],
 )
@@ -132,16 +133,14 @@ def test_a_copy_is_due_when_recycling_pays_or_when_garbage_has_waited_for_it() -
     assert not is_due(3600.0, has_news=True)
 
 
-@pytest.mark.parametrize(
-    ("age_s", "has_news", "due"), [(60.0, True, True), (59.9, True, False), (3600.0, False, False)]
-)
+@table(("age_s", "has_news", "due"), [(60.0, True, True), (59.9, True, False), (3600.0, False, False)])
 def test_a_checkpoint_that_has_changed_is_copied_as_often_as_is_said(age_s: float, has_news: bool, due: bool) -> None:
     options = replace(OPTIONS, copy_interval_s=60.0)
 
     assert is_copy_due(frees_log=False, frees_garbage=False, has_news=has_news, age_s=age_s, options=options) == due
 
 
-@pytest.mark.parametrize(
+@table(
     ("reclaimable_bytes", "copy_size_bytes", "pays"),
     [(0, 0, False), (1, 0, True), (2 * MIB, MIB, True), (2 * MIB - 1, MIB, False), (51 * MIB, 40 * MIB, True)],
     ids=["nothing", "no copy yet", "twice the copy", "less", "it has to, the log is half full"],
@@ -303,6 +302,7 @@ class Trickles:
 PAID = ContainerOptions(small_flushes_per_s_max=20.0)
 
 
+@pytest.mark.slow
 def test_ten_thousand_trickling_segments_cost_twenty_puts_a_second() -> None:
     """Behaviour 95: at 10 bytes a second each, for an hour; without a budget they cost 2,000.
 

@@ -3,7 +3,6 @@
 from itertools import groupby
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from millrace.wire.framing import encode
 from tests.server.container.histories import STEPS, History, apply, durable_view, run_of
 from tests.server.container.states import new_state
 from tests.support.files import MemoryFileSystem
+from tests.support.tables import table
 from tests.support.wal import append_run, build_log, recover
 
 LOGGED_STEPS = STEPS.filter(lambda step: step[0] not in {"flush", "compact"})
@@ -150,7 +150,7 @@ def test_what_was_stamped_before_a_damage_is_young_again() -> None:
     assert state.clock_history.old_before_us(5, uptime_us=9) == NOTHING_US
 
 
-@pytest.mark.parametrize(("source_start", "held"), [(0, 10), (4, 6), (10, 0), (12, 0)])
+@table(("source_start", "held"), [(0, 10), (4, 6), (10, 0), (12, 0)])
 def test_a_merge_of_what_has_lost_its_end_is_refused_from_there_on(source_start: int, held: int) -> None:
     """Behaviour 41: the record of the merge is there, and what was appended last before it is not."""
     state, target = with_segment()
@@ -190,8 +190,8 @@ def test_only_what_is_watched_is_woken() -> None:
     assert apply(state, run_of(segment, offset=5, size=5, event_count=1)) == {segment}
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-@pytest.mark.parametrize("is_new", [False, True])
+@table("lost", [0, 1, 2])
+@table("is_new", [False, True])
 def test_a_damaged_append_takes_no_other_of_its_batch_along(lost: int, is_new: bool) -> None:
     """Behaviour 96: a flipped bit costs the append that it is in, also where its segment was created with it."""
     files = MemoryFileSystem()

@@ -1,13 +1,12 @@
 """What is left of a transaction when damage has taken some of its records."""
 
-import pytest
-
 from millrace.model.transaction import TransactionState
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange
 from millrace.wire import messages as m
 from tests.server.container.histories import apply, durable_view, run_of
 from tests.server.container.states import new_state
+from tests.support.tables import table
 
 LAST = (1 << 64) - 1
 CREATED = m.StreamCreated(
@@ -121,7 +120,7 @@ def test_reserved_ids_are_not_given_to_others() -> None:
     assert with_stream(m.IdsReserved(100, 50)).take_id() == 150
 
 
-@pytest.mark.parametrize(
+@table(
     "last",
     [
         COMMITTED,

@@ -1,8 +1,8 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.state.clock_history import ANCHORS_COUNT_MAX, NOTHING_US, ClockHistory, ClockReading
+from tests.support.tables import table
 
 S = 1_000_000
 START_US = 1_700_000_000 * S
@@ -69,7 +69,7 @@ def test_the_time_in_which_no_server_ran_counts_as_long_as_the_machine_did() -> 
     assert history.old_before_us(1 * S, uptime_us=112 * S) == START_US + 10**9 * S
 
 
-@pytest.mark.parametrize(("before", "now", "monotonic_s"), [("b", "other", 2000), ("", "", 2000), ("b", "b", 5)])
+@table(("before", "now", "monotonic_s"), [("b", "other", 2000), ("", "", 2000), ("b", "b", 5)])
 def test_a_restart_of_the_machine_loses_the_time_in_which_it_was_off(before: str, now: str, monotonic_s: int) -> None:
     """Behaviour 25: that time only the wall clock knows, and it may have jumped."""
     history = ClockHistory()

@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
 from tests.server.container.states import waiting
+from tests.support.examples import examples
 
 
 def taken(queue: GarbageQueue) -> list[str]:
@@ -175,7 +176,7 @@ class SharedDeletions(Deletions):
     is_shared = True
 
 
-SharedDeletions.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+SharedDeletions.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestSharedDeletions = SharedDeletions.TestCase
-Deletions.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Deletions.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestDeletions = Deletions.TestCase

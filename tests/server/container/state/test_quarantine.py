@@ -6,6 +6,7 @@ from millrace.server.container.state.quarantine import PERMITTED_RECORDS, Entity
 from millrace.server.errors import ContentLostError
 from millrace.wire import messages as m
 from tests.golden.samples import SAMPLES
+from tests.support.tables import table
 
 ABOUT_A_STREAM = [
     each
@@ -14,7 +15,7 @@ ABOUT_A_STREAM = [
 ]
 
 
-@pytest.mark.parametrize("record", ABOUT_A_STREAM, ids=lambda record: record.type.name)
+@table("record", ABOUT_A_STREAM, ids=lambda record: record.type.name)
 def test_a_record_about_a_damaged_stream_is_refused_unless_it_only_removes_something(record: m.Record) -> None:
     stream_id: int = getattr(record, "stream_id")  # noqa: B009  # a field of these records only
     quarantine = Quarantine([EntityDamage("streams", stream_id, 1, 0, "STREAM_SCALED", "a test damaged it")])

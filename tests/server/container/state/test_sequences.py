@@ -21,6 +21,7 @@ from millrace.server.errors import (
     ThrottledError,
 )
 from millrace.wire.append_run import Sequences
+from tests.support.tables import table
 
 HALF = KEY_SPACE // 2
 LEFT = Segment(segment_id=7, name="shop/orders/0", created_us=0, stream_id=3, keys=KeyRange(0, HALF))
@@ -43,7 +44,7 @@ def test_what_is_admitted_is_not_durable() -> None:
     assert progress.admitted.row == SequenceRow()
 
 
-@pytest.mark.parametrize(("first", "is_refused"), [(4, True), (5, True), (6, False), (7, False)])
+@table(("first", "is_refused"), [(4, True), (5, True), (6, False), (7, False)])
 def test_a_block_begins_above_the_lowest_that_is_stored_in_its_range(first: int, is_refused: bool) -> None:
     """A merged segment has some places that are further than others: those were sent before, and are left out."""
     progress = progress_of(SequenceRow(2, [(0, 5), (HALF, 9)]))
@@ -113,7 +114,7 @@ def test_events_with_and_without_sequences_are_not_mixed() -> None:
         check_plain(progress, subject="w")
 
 
-@pytest.mark.parametrize("stored_below", [-1, 11, 1 << 62])
+@table("stored_below", [-1, 11, 1 << 62])
 def test_no_more_is_stored_than_was_sent(stored_below: int) -> None:
     progress = progress_of(SequenceRow(2, [(0, 5), (HALF, 9)]))
 
