@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
+from millrace.server.ownership import decode_manifest
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 REMOTE: Final = replace(SMALL_WAL, place="object", puts_per_s_max=0.0)
 HISTORY_BYTES: Final = 600 * KIB
 """Above the reserve, which returns when the history is deleted."""
+MANIFEST: Final = "c0000/manifest"
 FULL: Final = "the object store is full: it is full (403 QuotaExceeded)"
 
 
@@ -115,6 +117,54 @@ async def test_a_restart_and_a_takeover_serve_from_a_full_bucket(one: Site, tmp_
         await peer.ask(m.DeleteSegment(await segment(peer, "raw/a")), m.Done)
         await two.until(lambda: not two.server.health() and has_reserve(store))
         await peer.store(events, b", and after")
+    await two.stop()
+
+
+def damage_manifest(store: MemoryObjectStore, how: str) -> None:
+    content = store.objects.pop(MANIFEST)
+    if how == "flipped":
+        store.objects[MANIFEST] = content.replace(b'"epoch": ', b'"epoch": 9', 1)
+        assert store.objects[MANIFEST] != content
+
+
+async def check_rebuilt(site: Site, store: MemoryObjectStore) -> None:
+    """Check that a server reads all, refuses appends with the reason while there is no room, and stores them after."""
+    assert decode_manifest(store.objects[MANIFEST]).claimant.folder == str(site.folder)
+    await site.until(lambda: site.server.health() == FULL)
+    async with await Peer.connect(site.server.address) as peer:
+        history, events = await segment(peer, "raw/a"), await segment(peer, "raw/b")
+        assert await peer.read_all(events) == b"under way"
+        assert len(await peer.read_all(history)) == HISTORY_BYTES
+        assert await peer.settled(await peer.append(events, b"refused")) == [ErrorCode.NO_SPACE]
+        store.quota_bytes = None
+        await site.until(lambda: not site.server.health() and has_reserve(store))
+        await peer.store(events, b", and after")
+        assert await peer.read_all(events) == b"under way, and after"
+
+
+@pytest.mark.parametrize("how", ["lost", "flipped"])
+async def test_a_restart_rebuilds_the_manifest_in_a_full_bucket(how: str, one: Site) -> None:
+    """Behaviours 101 and 103."""
+    assert isinstance(one.store, MemoryObjectStore)
+    await fill(one)
+    await one.killed()
+    damage_manifest(one.store, how)
+    await one.start()
+    await check_rebuilt(one, one.store)
+
+
+@pytest.mark.parametrize("how", ["lost", "flipped"])
+async def test_a_standby_rebuilds_the_manifest_in_a_full_bucket(how: str, one: Site, tmp_path: Path) -> None:
+    """Behaviours 101 and 103."""
+    assert isinstance(one.store, MemoryObjectStore)
+    await fill(one)
+    two = site(tmp_path / "two", one.store, standby=True)
+    starting = asyncio.ensure_future(two.start(one.clock))
+    await pass_time(lambda: two.server._history.standing_by, one.clock)
+    damage_manifest(one.store, how)
+    await one.killed()
+    await starting
+    await check_rebuilt(two, one.store)
     await two.stop()
 
 
