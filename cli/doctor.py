@@ -16,12 +16,16 @@ from rich.text import Text
 
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.extras import DISTRIBUTION
+from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.errors import ConfigurationError, StorageError, StoreBusyError
+from millrace.server.folder import CONTAINERS_FOLDER
 from millrace.server.host.clock import SystemClock
+from millrace.server.host.files import OsFileSystem
+from millrace.server.host.room import DiskRoom
 from millrace.server.object_store import StoreUrl, probe
 from millrace.server.object_store.opening import OWNER_KEY
 from millrace.server.object_store.probe import AT_ONCE
-from millrace.server.wal import WalOptions
+from millrace.server.wal import TIER2_BYTES_MIN, WalOptions, needed_bytes
 from millrace.wire.limits import KIB, MIB
 
 from .connecting import JsonOption
@@ -121,16 +125,31 @@ def disk_checks(folder: Path, small: SyncedWrites, large: SyncedWrites) -> Itera
     yield Check(
         "synced writes of 1 MiB", f"{size_text(large.rate * MIB)}/s, p50 {duration_text(large.percentile_s(50))}"
     )
-    free = shutil.disk_usage(folder).free
-    options = WalOptions()
+    yield room_check(folder)
+
+
+def room_check(folder: Path) -> Check:
+    """Judge the room on the volume of a folder, in which the data of a server may be already."""
+    files, options = OsFileSystem(), WalOptions()
+    room = DiskRoom(files, has_tier2=True)
+    containers = folder / CONTAINERS_FOLDER
+    for path in [*containers.glob(f"*/{CHECKPOINT_NAME}")] or [containers / CHECKPOINT_NAME]:
+        room.reserve_for(path)
+    log_bytes = sum(files.size(path) for path in containers.glob(f"*/{LOG_FOLDER}/*.log"))
+    free_bytes, reserve_bytes = files.free_bytes(folder), room.reserve_bytes
+    needed = needed_bytes(options, reserve_bytes=reserve_bytes, has_tier2=True)
     log_max = options.files_max * options.file_size_bytes
-    is_scarce, is_full = free < 2 * log_max, free < options.spare_files * 2 * options.file_size_bytes
-    yield Check(
-        "free space",
-        size_text(free),
-        "bad" if is_full else "warning" if is_scarce else "good",
-        f"the log alone may take {size_text(log_max)}" if is_scarce else "",
-    )
+    check = partial(Check, "free space", size_text(free_bytes))
+    if free_bytes + log_bytes < needed and not log_bytes:
+        return check(
+            "bad",
+            f"a server needs {size_text(needed)}, or smaller wal.run_size_bytes_max and wal.headroom_bytes",
+        )
+    if log_bytes and free_bytes < reserve_bytes + TIER2_BYTES_MIN:
+        return check("bad", "the volume is full, appends are refused: truncate or delete streams")
+    if free_bytes + log_bytes < 2 * log_max:
+        return check("warning", f"the log alone may take {size_text(log_max)}")
+    return check("good")
 
 
 def sync_check(small: SyncedWrites) -> Check:

@@ -414,6 +414,7 @@ class Server:
             claim=partial(history.claim, CONTAINER, is_standby=is_standby),
             store=history.store,
             reserve=history.reserve,
+            room=history.room,
         )
         services = ContainerServices(await open_container(environment), options)
         self._services = services

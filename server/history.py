@@ -17,6 +17,7 @@ from pathlib import Path
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.room import DiskRoom
 from millrace.server.host.supervisor import Supervisor
 
 from .errors import DiskUnavailableError, OwnerFencedError, ServerError, StoreUnfitError
@@ -73,6 +74,7 @@ class History:
         is_repair: an operator has stopped all servers of the prefix: if nothing else names its server, its log does.
 
     Attributes:
+        room: of the volume of the data folder.
         fence: that another server has taken over; None as far as is known.
         standing_by: who serves while this one waits for its end, for people; empty if this one does not wait.
     """
@@ -101,6 +103,7 @@ class History:
         self._on_standby = on_standby
         self._storage = storage
         self._given_store = store
+        self.room = DiskRoom(files, has_tier2=options.store is None and storage is None)
         self._folder: DataFolder | None = None
         self._lease: WorkerLease | None = None
         self._store: ObjectStore | None = None
@@ -164,7 +167,7 @@ class History:
             await self._open_store(options.store)
             return
         self._folder = await asyncio.to_thread(open_folder, self._files, options.data_folder)
-        self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2)
+        self._storage = self._storage or LocalStorage(self._files, self._folder.tier2, options.tier2, room=self.room)
 
     async def _open_store(self, url: StoreUrl) -> None:
         options, clock = self._options, self._clock

@@ -20,6 +20,7 @@ from millrace.server.errors import ChunkCorruptError, ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.room import DiskRoom
 from millrace.server.object_store import ObjectStore, Reserve
 from millrace.server.ownership import CopyRecord, FolderOwnership, NewestCopy, Ownership
 from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
@@ -67,6 +68,7 @@ async def local_environment(
     claim: Claim | None = None,
     store: ObjectStore | None = None,
     reserve: Reserve | None = None,
+    room: DiskRoom | None = None,
 ) -> ContainerEnvironment:
     """Return what a container in a folder of its own needs to start, under an epoch that was not used before.
 
@@ -78,6 +80,7 @@ async def local_environment(
         claim: takes the container; None where the lock of the folder is enough.
         store: for the log, where the claim says that it is there.
         reserve: of that store, None if it has none.
+        room: of the volume of the folder, of which the checkpoint gets a reserve; None if there is no bound.
 
     Raises:
         StorageError: tier 2 had to be asked for the epoch, and cannot be read.
@@ -85,6 +88,8 @@ async def local_environment(
         ServerError: of `claim`.
     """
     files.make_directories(folder)
+    if room is not None:
+        room.reserve_for(folder / CHECKPOINT_NAME)
     owner = LogOwner(container_id=number, server_id=server_id)
     checkpoints = CheckpointStore(
         files,
@@ -103,7 +108,7 @@ async def local_environment(
     def make_log() -> Log:
         remote = ownership.log
         if remote is None:
-            return Wal(files, folder / LOG_FOLDER, wal_options, clock=clock, owner=owner, metrics=metrics)
+            return Wal(files, folder / LOG_FOLDER, wal_options, clock=clock, owner=owner, metrics=metrics, room=room)
         assert store is not None
         return ObjectWal(
             store,

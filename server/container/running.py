@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -94,11 +95,21 @@ class OpenContainer:
         again and again: it may publish until it knows.
         """
         await self._retried("deletion of temporary files", self._delete_temporary_files)
-        await self._clock.sleep(self.environment.container_options.orphan_grace_s)
+        await self._orphan_grace()
         await self._retried("search for orphans", self._collect_orphans)
         while self.environment.ownership.is_shared and not self._is_closing:
             await self._clock.sleep(ORPHAN_SEARCH_INTERVAL_S)
             await self._retried("search for orphans", self._collect_orphans)
+
+    async def _orphan_grace(self) -> None:
+        """Wait until orphans may be deleted: less long if tier 2 has no room, unless another server may publish."""
+        grace_s = self.environment.container_options.orphan_grace_s
+        if self.environment.ownership.is_shared:
+            await self._clock.sleep(grace_s)
+            return
+        with suppress(TimeoutError):
+            async with self._clock.timeout(grace_s):
+                await self.flusher.short_of_room.wait()
 
     async def _retried(self, name: str, attempt: Callable[[], Awaitable[None]]) -> None:
         """Do something in the background, again and again until the disk and tier 2 let it succeed."""

@@ -32,8 +32,9 @@ INDEX_ENTRY_SIZE_BYTES: Final = _INDEX_STRUCT.size
 PAGE_CHECKSUM_SIZE_BYTES: Final = _PAGE_STRUCT.size
 _CHECKSUM_OFFSET: Final = SUMMARY_SIZE_BYTES - 4
 
+SEGMENTS_FOLDER: Final = "segments"
 _NAME: Final = re.compile(
-    r"segments/([0-9a-f]{2})/([0-9a-f]{16})-([0-9]{20})-([0-9]{12})-([0-9a-f]{8})\.chunk", re.ASCII
+    SEGMENTS_FOLDER + r"/([0-9a-f]{2})/([0-9a-f]{16})-([0-9]{20})-([0-9]{12})-([0-9a-f]{8})\.chunk", re.ASCII
 )
 
 

@@ -25,8 +25,10 @@ from aiofiles.os import wrap
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ChunkExistsError, ChunkNotFoundError, ServerError, StorageError
 from millrace.server.host.files import FileSystem
+from millrace.server.host.room import DiskRoom
 from millrace.server.host.supervisor import mark_seen
 
+from .layout import SEGMENTS_FOLDER
 from .options import Tier2Options
 from .storage import CHUNK_SUFFIX, ChunkInfo, check_chunk_name, check_chunk_prefix
 
@@ -40,7 +42,9 @@ T = TypeVar("T")
 class LocalStorage:
     """A `ChunkStorage` over a folder. Belongs to one event loop."""
 
-    def __init__(self, files: FileSystem, folder: Path, options: Tier2Options) -> None:
+    def __init__(self, files: FileSystem, folder: Path, options: Tier2Options, *, room: DiskRoom | None = None) -> None:
+        """Store the collaborators; without `room`, chunks may take all of the volume."""
+        self._room = room or DiskRoom(files)
         self._files = files
         self._folder = folder
         self._executor = ThreadPoolExecutor(options.threads, thread_name_prefix="millrace-tier2")
@@ -110,7 +114,11 @@ class LocalStorage:
             temporary = path.with_name(f"{path.name.removesuffix(CHUNK_SUFFIX)}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
             self._temporaries.add(temporary)
             try:
-                self._write(temporary, pieces)
+                # Copies of the checkpoint free room, so they may take the last of it.
+                is_data = SEGMENTS_FOLDER in name.split("/")
+                size = sum(map(len, pieces)) if is_data else 0
+                with self._room.claimed(self._folder, size):
+                    self._write(temporary, pieces)
                 self._files.rename(temporary, path)
             except BaseException:
                 self._forget(temporary)

@@ -1,5 +1,6 @@
 """The write-ahead log (tier 1): written and synced before every acknowledgement, read only to recover."""
 
+from .fitting import TIER2_BYTES_MIN, needed_bytes
 from .log import Wal
 from .log_end import Ending
 from .log_objects import LOG_PREFIX, decode_log_object, is_fence_size, parse_log_name
@@ -15,6 +16,7 @@ __all__ = [
     "LOG_PREFIX",
     "NEWEST_NAME",
     "NOTHING_ACCEPTED",
+    "TIER2_BYTES_MIN",
     "AcceptedLoss",
     "Damage",
     "Ending",
@@ -33,6 +35,7 @@ __all__ = [
     "decode_log_object",
     "is_fence_size",
     "log_paths",
+    "needed_bytes",
     "parse_log_name",
     "read_newest",
 ]

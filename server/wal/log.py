@@ -5,16 +5,19 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.room import DiskRoom
 from millrace.server.host.wakeup import Wakeup
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 
 from .batch import BATCH_HEADER_SIZE_BYTES, BATCH_OVERHEAD_BYTES, RUN_ENTRY_SIZE_BYTES
+from .fitting import fitted
 from .lone import LonePolicy
 from .newest import read_newest
 from .options import WalOptions
@@ -48,6 +51,7 @@ class Wal:
         clock: Clock,
         owner: LogOwner,
         metrics: Metrics | None = None,
+        room: DiskRoom | None = None,
     ) -> None:
         """Store the collaborators; no file is touched yet.
 
@@ -58,7 +62,9 @@ class Wal:
             clock: gives the wall time of each batch.
             owner: whose log it is; stored in each file, and checked when it is recovered.
             metrics: where to count.
+            room: of the volume of the folder; None if the log may take all of it.
         """
+        self._room = room or DiskRoom(files)
         self._files = files
         self._directory = directory
         self._options = options
@@ -68,7 +74,7 @@ class Wal:
         self._owner = owner
         self._metrics = metrics or Metrics()
         self._recovery: Recovery | None = None
-        self._pool = FilePool(files, directory, options, owner=owner, metrics=self._metrics)
+        self._pool = self._make_pool()
         self._writer: LogWriter | None = None
         # Runs that wait for others of this turn of the loop. Whether the loop may write them itself at the end of the
         # turn, if only such come that belong to them.
@@ -135,8 +141,8 @@ class Wal:
 
     @property
     def fullness(self) -> float:
-        """Which part of the files that there may be is in use, the one being written included."""
-        return (self._pool.full_count + 1) / self._options.files_max
+        """Which part is needed of the files that can be recycled: all for which there is room, but the active one."""
+        return self._pool.fullness
 
     def reclaimable_bytes(self, sequence: int) -> int:
         """Return the bytes of the full files that `recycle` would release; the one being written to never is."""
@@ -231,6 +237,11 @@ class Wal:
         assert self._writer is None, "start is called once"
         loop = self._loop = asyncio.get_running_loop()
         self._on_durable, self._on_failure = on_durable, on_failure
+        log_bytes = sum(found.size_bytes for found in self._recovery.found)
+        self._options = await loop.run_in_executor(
+            None, partial(fitted, self._options, self._room, self._directory, log_bytes=log_bytes)
+        )
+        self._pool = self._make_pool()
         point = await loop.run_in_executor(
             None, resume, self._files, self._directory, self._options, self._pool, self._recovery, after_sequence
         )
@@ -271,13 +282,22 @@ class Wal:
     def _fits(self, cost: int, *, reserve: int) -> bool:
         """Return whether that much more can be promised, in whatever way the runs fall into files."""
         active_room = self._active_room_bytes
-        if self._promised_bytes + cost + reserve <= active_room:
+        rest = self._promised_bytes + cost + reserve
+        if rest <= active_room:
             return True
+        unused_count = self._pool.unused_files(self._taken_count)
+        if unused_count and rest <= self._options.file_room_bytes:
+            return True  # whatever does not fit in the active file fits in the next one
         # Each file may be left with a gap in which the next run did not fit, smaller than the largest of them. One
         # control record may need all of the reserve.
         waste = max(cost, reserve, self._largest_promise_bytes)
-        whole = self._pool.unused_files(self._taken_count) * max(0, self._options.file_room_bytes - waste)
-        return self._promised_bytes + cost + reserve <= max(0, active_room - waste) + whole
+        whole = unused_count * max(0, self._options.file_room_bytes - waste)
+        return rest <= max(0, active_room - waste) + whole
+
+    def _make_pool(self) -> FilePool:
+        return FilePool(
+            self._files, self._directory, self._options, owner=self._owner, metrics=self._metrics, room=self._room
+        )
 
     def _hand_over(self, writer: LogWriter) -> None:
         """Leave to the thread what was gathered, all at once."""

@@ -11,6 +11,7 @@ from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 from .batch import BATCH_OVERHEAD_BYTES
 
 FILES_COUNT_MIN: Final = 2
+HEADROOM_BYTES_MIN: Final = 4 * KIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,8 @@ class WalOptions:
     Attributes:
         place: where the log is: local: in the data folder; object: in the object store, so that what was acknowledged
             outlives the machine. It cannot change once there is history.
-        file_size_bytes: size of a log file. Each file has this size from the start.
+        file_size_bytes: size of a log file. Each file has this size from the start. On a small volume files are
+            smaller: what holds run_size_bytes_max and headroom_bytes.
         zero_fill: fill a new log file with zeros before it is used. Without that, the file takes disk only as it is
             written. Then syncs are slower, and if the disk fills up, accepted appends may fail.
         files_max: how many files the log may have; when all of them are needed, appends are refused.
@@ -60,10 +62,8 @@ class WalOptions:
         demand_above_zero(self, "batch_size_bytes_max", "run_size_bytes_max", "retry_interval_s")
         demand_at_least(self, 0, "lone_size_bytes_max")
         demand_at_least(self, 0.0, "puts_per_s_max")
-        demand_at_least(self, 4 * KIB, "headroom_bytes")
-        block = LOG_FILE_HEADER_BLOCK_BYTES
-        held = BATCH_OVERHEAD_BYTES + self.run_size_bytes_max + self.headroom_bytes
-        needed = block * (1 + math.ceil(held / block))
+        demand_at_least(self, HEADROOM_BYTES_MIN, "headroom_bytes")
+        block, needed = LOG_FILE_HEADER_BLOCK_BYTES, self.file_size_bytes_min
         demand(
             self.file_size_bytes >= needed and self.file_size_bytes % block == 0,
             self,
@@ -73,6 +73,17 @@ class WalOptions:
         )
 
     @property
+    def file_size_bytes_min(self) -> int:
+        """The smallest log file that holds the largest run and the headroom."""
+        return smallest_file_bytes(self.run_size_bytes_max, self.headroom_bytes)
+
+    @property
     def file_room_bytes(self) -> int:
         """How many bytes of batches one file holds."""
         return self.file_size_bytes - LOG_FILE_HEADER_BLOCK_BYTES
+
+
+def smallest_file_bytes(run_size_bytes_max: int, headroom_bytes: int) -> int:
+    """Return the size of the smallest log file for these options."""
+    block = LOG_FILE_HEADER_BLOCK_BYTES
+    return block * (1 + math.ceil((BATCH_OVERHEAD_BYTES + run_size_bytes_max + headroom_bytes) / block))

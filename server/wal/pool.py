@@ -24,12 +24,13 @@ from typing import Final
 from millrace.server.errors import LogClosedError, NoSpaceError
 from millrace.server.host.files import File, FileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.room import DiskRoom
 from millrace.wire.limits import MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .batch import FileHeader, encode_file_header
 from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, close_file, log_file_name
-from .options import WalOptions
+from .options import FILES_COUNT_MIN, WalOptions
 from .report import LogOwner
 
 logger = logging.getLogger(__name__)
@@ -52,9 +53,11 @@ class FilePool:
         *,
         owner: LogOwner,
         metrics: Metrics,
+        room: DiskRoom | None = None,
     ) -> None:
-        """Store the collaborators."""
+        """Store the collaborators; without `room`, the log may take all of the volume."""
         self._files = files
+        self._room = room or DiskRoom(files)
         self._directory = directory
         self._options = options
         self._owner = owner
@@ -91,6 +94,12 @@ class FilePool:
     def full_count(self) -> int:
         """How many full files are still needed."""
         return len(self._full)
+
+    @property
+    def fullness(self) -> float:
+        """Which part is needed of the files that can be recycled: all for which there is room, but the active one."""
+        makeable_count = min(self._options.files_max, self._file_count + self._makeable_count)
+        return min(1.0, self.full_count / max(1, makeable_count - 1))
 
     @property
     def problem(self) -> str | None:
@@ -213,7 +222,7 @@ class FilePool:
                 if self._released:
                     return self._work_off_released
                 is_below_bound = self._file_count < self._options.files_max
-                if is_due and is_below_bound and len(self._ready) < self._options.spare_files:
+                if is_due and self._makeable_count and len(self._ready) < self._options.spare_files:
                     return self._add_spare
                 # While the disk has no room, try again at intervals: no event says when there is some.
                 is_asking = is_below_bound and not self._makeable_count
@@ -223,14 +232,15 @@ class FilePool:
 
     def _add_spare(self) -> None:
         """Make a spare, or do nothing if it is not needed any more when this is tried again."""
-        if self.ready_count < self._options.spare_files:
+        if self.ready_count < self._options.spare_files and self._makeable_by_room():
             self._measure(self._prepare())
 
     def _work_off_released(self) -> None:
         """Recycle, remove or put aside one file that is no longer needed."""
         with self._changed:
             file = self._released.popleft()
-            is_kept = len(self._ready) < self._options.spare_files_max
+            is_wanted = len(self._ready) < self._options.spare_files_max
+        is_kept = is_wanted and self._leaves_room_for_tier2()
         if file.is_damaged:
             file.file.close()
             self._files.rename(file.path, file.path.with_name(file.path.name + DAMAGED_SUFFIX))
@@ -247,6 +257,12 @@ class FilePool:
 
     def _prepare(self, used: LogFile | None = None) -> LogFile:
         """Make a file ready under the next number: a new one, or one that was used before."""
+        if used is not None:
+            return self._make_ready(used)
+        with self._room.claimed(self._directory, self._options.file_size_bytes):
+            return self._make_ready(None)
+
+    def _make_ready(self, used: LogFile | None) -> LogFile:
         with self._changed:
             number = self._next_number
             self._next_number += 1
@@ -292,10 +308,7 @@ class FilePool:
         )
 
     def _create(self, path: Path) -> File:
-        """Return a new, empty file and count it, if the disk has room for what it will hold."""
-        size = self._options.file_size_bytes
-        if self._files.free_bytes(self._directory) < size:
-            raise NoSpaceError(f"no room for a log file of {size} bytes", subject=str(self._directory))
+        """Return a new, empty file and count it."""
         file = self._files.open(path, create=True, exclusive=True)
         with self._changed:
             self._file_count += 1
@@ -310,11 +323,24 @@ class FilePool:
             if self._files.exists(path):
                 self._files.remove(path)
 
+    def _makeable_by_room(self) -> int:
+        """Return for how many files the disk has room: two, and more while each leaves as much again for tier 2."""
+        size = self._options.file_size_bytes
+        free = self._room.free_bytes(self._directory)
+        first = min(max(0, FILES_COUNT_MIN - self._file_count), free // size)
+        return first + (free - first * size) // (size * (1 + self._room.has_tier2))
+
+    def _leaves_room_for_tier2(self) -> bool:
+        """Return whether the files that there are leave tier 2 the room of one more file."""
+        if self._file_count <= FILES_COUNT_MIN or not self._room.has_tier2:
+            return True
+        return self._room.free_bytes(self._directory) >= self._options.file_size_bytes
+
     def _measure(self, *spares: LogFile) -> None:
         """Ask the disk, and tell who waits. New spares are counted where they were counted as makeable, in one step."""
         problem = None
         try:
-            by_room = self._files.free_bytes(self._directory) // self._options.file_size_bytes
+            by_room = self._makeable_by_room()
         except OSError as error:
             by_room, problem = 0, str(error)
         with self._changed:

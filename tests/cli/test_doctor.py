@@ -3,10 +3,12 @@ from pathlib import Path
 import pytest
 
 from millrace.cli.disk import SyncedWrites
-from millrace.cli.doctor import disk_checks, machine_checks, store_checks, sync_check
+from millrace.cli.doctor import disk_checks, machine_checks, room_check, store_checks, sync_check
 from millrace.server.object_store import StoreUrl
+from millrace.wire.limits import MIB
 from tests.cli.conftest import Run
 from tests.support.s3 import HttpFault, MotoServer
+from tests.support.small_disk import small_disk
 from tests.support.tables import table
 
 
@@ -37,6 +39,26 @@ def test_a_disk_that_stalls_is_told(tmp_path: Path) -> None:
 
     assert checks["sync of 4 KiB, p50"].verdict == "good"
     assert checks["sync of 4 KiB, p99"].verdict == "warning"
+
+
+def test_a_volume_that_holds_no_server_is_bad_and_a_small_one_is_not(tmp_path: Path) -> None:
+    """Behaviour 103."""
+    for size_bytes, verdict, word in ((64 * MIB, "bad", "76.0 MiB"), (96 * MIB, "warning", "1.0 GiB")):
+        with small_disk(tmp_path / str(size_bytes), size_bytes) as disk:
+            check = room_check(disk)
+            assert check.verdict == verdict
+            assert word in check.advice
+
+
+def test_a_volume_that_is_full_of_the_data_of_a_server_is_named(tmp_path: Path) -> None:
+    """Behaviour 103."""
+    with small_disk(tmp_path / "disk", 2 * MIB) as disk:
+        log = disk / "containers" / "0000" / "wal"
+        log.mkdir(parents=True)
+        (log / "wal-0000000000000001.log").write_bytes(bytes(MIB))
+        check = room_check(disk)
+        assert check.verdict == "bad"
+        assert "truncate or delete streams" in check.advice
 
 
 def test_versions_and_limits_are_told() -> None:

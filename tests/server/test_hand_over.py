@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -26,6 +25,7 @@ from tests.support.protocol import Peer, Stored
 from tests.support.s3 import MotoServer
 from tests.support.servers import SMALL_WAL
 from tests.support.sites import LEASE_S, Site, leases_in, manifest_in
+from tests.support.small_disk import small_disk
 from tests.support.waiting import until
 
 __all__ = ["tmp_path"]
@@ -367,21 +367,6 @@ async def test_one_that_has_only_just_come_does_not_count_as_waiting() -> None:
 
 
 # --- real processes ---
-
-
-@contextmanager
-def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
-    """Lend a file system of its own of that size; skip where nobody may mount one."""
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(folder: Path) -> None:

@@ -169,6 +169,12 @@ class MemoryFileSystem:
             self._folder(path)
             return max(0, self.capacity_bytes - self._used_bytes())
 
+    @property
+    def used_bytes(self) -> int:
+        """What all files hold."""
+        with self._lock:
+            return self._used_bytes()
+
     def lock(self, path: Path) -> "MemoryLock":
         with self._lock:
             if path in self._locked:

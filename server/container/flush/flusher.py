@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
-from millrace.server.errors import ChunkExistsError, ServerError, StorageError
+from millrace.server.errors import ChunkExistsError, NoSpaceError, ServerError, StorageError
 from millrace.server.host.own_disk import DiskFailure
 from millrace.server.tier2 import ChunkStorage
 
@@ -87,6 +87,8 @@ class Flusher:
         self._work = asyncio.Event()
         self._backoffs = {name: Backoff(self._clock) for name in ("flush", "checkpoint", "delete", "copy")}
         self._copying: asyncio.Task[None] | None = None
+        # Set while tier 2 has no room for what is due.
+        self.short_of_room = asyncio.Event()
         # One copy after the other: they are made in the same file.
         self._copy_lock = asyncio.Lock()
 
@@ -234,7 +236,12 @@ class Flusher:
         if segments := self._segments_due():
             if self._budget is not None:
                 self._budget.spend(sum(each.tail.size < self._options.flush_size_bytes for each in segments))
-            await self._upload(segments)
+            try:
+                await self._upload(segments)
+            except NoSpaceError:
+                self.short_of_room.set()
+                raise
+        self.short_of_room.clear()
 
     async def _checkpoint_due(self) -> None:
         if self._is_checkpoint_due():
@@ -262,6 +269,8 @@ class Flusher:
                 if isinstance(result, BaseException):
                     raise result
             count += len(some)
+            if self.short_of_room.is_set():
+                self._backoffs["flush"].succeeded()  # there is room again
         return count
 
     async def _copy_in_background(self) -> None:
@@ -358,7 +367,7 @@ class Flusher:
         return is_checkpoint_due(
             # A copy is of a checkpoint of this start.
             has_changes=has_changes or (self._checkpointer.saved is None and self._frees_kept_log()),
-            is_pressing=recycles or self._changes_are_many,
+            is_pressing=recycles or self._changes_are_many or self.short_of_room.is_set(),
             age_s=self._clock.monotonic_s() - self._checkpointer.begun_s,
             options=self._options,
         )
@@ -369,6 +378,7 @@ class Flusher:
         return self._copying is None and is_copy_due(
             frees_log=saved is not None and (self._recycling_pays(saved.version.replay_from) or self._frees_kept_log()),
             frees_garbage=self._state.garbage.waits_for_copy,
+            is_short_of_room=self.short_of_room.is_set(),
             has_news=checkpointer.has_news,
             age_s=self._clock.monotonic_s() - checkpointer.copy_begun_s,
             options=self._options,

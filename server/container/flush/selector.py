@@ -42,19 +42,27 @@ def is_checkpoint_due(*, has_changes: bool, is_pressing: bool, age_s: float, opt
 
 
 def is_copy_due(
-    *, frees_log: bool, frees_garbage: bool, has_news: bool, age_s: float, options: ContainerOptions
+    *,
+    frees_log: bool,
+    frees_garbage: bool,
+    is_short_of_room: bool,
+    has_news: bool,
+    age_s: float,
+    options: ContainerOptions,
 ) -> bool:
     """Return whether a copy of the last checkpoint should be published now.
 
     Args:
         frees_log: whether it lets so much of the log be recycled that it pays.
         frees_garbage: whether it lets chunks be deleted.
+        is_short_of_room: whether tier 2 has no room: chunks are not kept until the garbage interval is over.
         has_news: whether the last checkpoint is another than that of the last copy.
         age_s: since the last copy was begun.
         options: the intervals.
     """
     is_old = 0 < options.copy_interval_s <= age_s
-    return frees_log or (frees_garbage and age_s >= options.garbage_interval_s) or (has_news and is_old)
+    frees_room = frees_garbage and (is_short_of_room or age_s >= options.garbage_interval_s)
+    return frees_log or frees_room or (has_news and is_old)
 
 
 def recycling_pays(*, reclaimable_bytes: int, capacity_bytes: int, copy_size_bytes: int, is_full: bool) -> bool:

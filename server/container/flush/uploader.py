@@ -25,6 +25,7 @@ from millrace.server.container.state.sparse_index import SPACING_BYTES
 from millrace.server.errors import (
     ChunkCorruptError,
     ChunkNotFoundError,
+    NoSpaceError,
     SegmentDamagedError,
     SegmentNotFoundError,
     StorageError,
@@ -93,10 +94,7 @@ class Uploader:
             if isinstance(first, LinkedExtent) and not self._is_small(first):
                 await self._upload_link(segment, first)
             else:
-                head = segment.tail.head(
-                    self._options.chunk_size_bytes_max, joins=self._is_small, links_count_max=LINKS_JOINED_COUNT_MAX
-                )
-                await self._upload_extents(segment, head)
+                await self._upload_head(segment)
         except SegmentNotFoundError:
             # A truncation or a delete took what was merged, and deleted the segment whose bytes were copied.
             if segment.tail and segment.tail.first is first:
@@ -107,6 +105,18 @@ class Uploader:
             if segment.tail and segment.tail.first is first:
                 logger.error("merged segment not copied segment=%s error=%s", segment.name, error)
                 self._state.set_aside(segment, first)
+
+    async def _upload_head(self, segment: Segment) -> None:
+        """Publish the oldest extents as one chunk; as a smaller one while tier 2 has no room for it."""
+        size_max = self._options.chunk_size_bytes_max
+        while segment.tail:
+            head = segment.tail.head(size_max, joins=self._is_small, links_count_max=LINKS_JOINED_COUNT_MAX)
+            size_max = sum(extent.size for extent in head) // 2
+            try:
+                return await self._upload_extents(segment, head)
+            except NoSpaceError:
+                if len(head) == 1 or size_max < self._options.flush_size_bytes // 16:
+                    raise
 
     def _is_small(self, link: LinkedExtent) -> bool:
         """Return whether what was merged is copied together with what is beside it: many commits make few chunks."""

@@ -6,6 +6,7 @@ import pytest
 
 from millrace.server.errors import LogClosedError, NoSpaceError
 from millrace.server.host.metrics import Metrics
+from millrace.server.host.room import DiskRoom
 from millrace.server.wal import WalOptions
 from millrace.server.wal.batch import FileHeader, decode_file_header
 from millrace.server.wal.logfile import LogFile
@@ -32,8 +33,10 @@ def pools() -> Iterator[list[FilePool]]:
         pool.close()
 
 
-def make_pool(files: MemoryFileSystem, pools: list[FilePool], options: WalOptions = SMALL) -> FilePool:
-    pool = FilePool(files, FOLDER, options, owner=OWNER, metrics=Metrics())
+def make_pool(
+    files: MemoryFileSystem, pools: list[FilePool], options: WalOptions = SMALL, *, room: DiskRoom | None = None
+) -> FilePool:
+    pool = FilePool(files, FOLDER, options, owner=OWNER, metrics=Metrics(), room=room)
     pool.sequence_floor = 41
     pools.append(pool)
     return pool
@@ -182,6 +185,32 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
     files.capacity_bytes = 3 * SMALL.file_size_bytes
     with pool._changed:
         assert pool._changed.wait_for(lambda: pool.unused_files(0) == 3, timeout=PATIENCE_S)
+
+
+def test_on_a_shared_volume_files_beyond_two_leave_as_much_for_tier_2(
+    files: MemoryFileSystem, pools: list[FilePool]
+) -> None:
+    """Behaviour 103: a log that has grown does not keep the room that tier 2 lacks."""
+    size = SMALL.file_size_bytes
+    files.capacity_bytes = 7 * size
+    pool = make_pool(files, pools, replace(SMALL, files_max=8), room=DiskRoom(files, has_tier2=True))
+    pool.start()
+    until(pool, ready=1)
+    assert pool.unused_files(0) == 1 + 1 + 2
+    for sequence in range(1, 4):
+        file = pool.take()
+        file.last_sequence = sequence
+        pool.put_full(file)
+    until(pool, ready=1)
+    assert pool.fullness == 3 / 4
+    files.capacity_bytes = 4 * size
+
+    pool.recycle(3)
+    with pool._changed:
+        assert pool._changed.wait_for(lambda: pool._file_count == 3, timeout=PATIENCE_S)
+
+    assert files.free_bytes(FOLDER) == size
+    assert pool.fullness == 0.0
 
 
 def test_what_was_counted_as_unused_stays_counted_until_its_taking_is_known(

@@ -123,12 +123,14 @@ def test_a_checkpoint_is_due_when_there_is_something_to_store_and_the_last_one_i
 
 def test_a_copy_is_due_when_recycling_pays_or_when_garbage_has_waited_for_it() -> None:
     def is_due(age_s: float, **frees: bool) -> bool:
-        nothing = {"frees_log": False, "frees_garbage": False, "has_news": False}
+        nothing = {"frees_log": False, "frees_garbage": False, "has_news": False, "is_short_of_room": False}
         return is_copy_due(**nothing | frees, age_s=age_s, options=OPTIONS)
 
     assert is_due(0.0, frees_log=True)
     assert is_due(60.0, frees_garbage=True)
     assert not is_due(59.9, frees_garbage=True)
+    assert is_due(0.0, frees_garbage=True, is_short_of_room=True)
+    assert not is_due(3600.0, is_short_of_room=True)
     assert not is_due(3600.0)
     assert not is_due(3600.0, has_news=True)
 
@@ -137,7 +139,15 @@ def test_a_copy_is_due_when_recycling_pays_or_when_garbage_has_waited_for_it() -
 def test_a_checkpoint_that_has_changed_is_copied_as_often_as_is_said(age_s: float, has_news: bool, due: bool) -> None:
     options = replace(OPTIONS, copy_interval_s=60.0)
 
-    assert is_copy_due(frees_log=False, frees_garbage=False, has_news=has_news, age_s=age_s, options=options) == due
+    is_due = is_copy_due(
+        frees_log=False,
+        frees_garbage=False,
+        is_short_of_room=False,
+        has_news=has_news,
+        age_s=age_s,
+        options=options,
+    )
+    assert is_due == due
 
 
 @table(

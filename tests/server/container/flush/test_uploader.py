@@ -16,7 +16,7 @@ from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.container.state.sparse_index import SPACING_BYTES
-from millrace.server.errors import StorageError
+from millrace.server.errors import NoSpaceError, StorageError
 from millrace.server.ownership import FolderOwnership
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -347,6 +347,24 @@ async def test_a_failed_upload_changes_nothing() -> None:
     assert (tier2.segment.chunks, tier2.segment.tail.size) == ([], 10)
     assert not any(waiting(tier2.state.garbage, each) for each in DeleteAfter)
     assert await tier2.content() == b"a" * 10
+
+
+@pytest.mark.asyncio
+async def test_chunks_become_smaller_while_tier_2_has_no_room_for_a_whole_one() -> None:
+    """Behaviour 103."""
+    tier2 = Tier2()
+    for number in range(8):
+        tier2.append(bytes([number]) * KIB)
+    tier2.storage.capacity_bytes = 3 * KIB
+    await tier2.uploader.upload([tier2.segment])
+    with pytest.raises(NoSpaceError):
+        await tier2.uploader.upload([tier2.segment])
+    assert [chunk.length for chunk in tier2.segment.chunks] == [2 * KIB]
+
+    tier2.storage.capacity_bytes = None
+    while tier2.segment.tail:
+        await tier2.uploader.upload([tier2.segment])
+    assert [chunk.length for chunk in tier2.segment.chunks] == [2 * KIB, 4 * KIB, 2 * KIB]
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,90 @@
+"""Disk room on the volume of a data folder, shared by the log, tier 2 and checkpoints.
+
+Room is freed by checkpoints: after a truncation, chunks are deleted and log files are recycled only when a copy of the
+checkpoint is in tier 2. A checkpoint that finds the disk full would leave it full forever. So log files and chunks
+leave a reserve free, which only checkpoints and their copies use.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from millrace.server.errors import NoSpaceError
+from millrace.wire.limits import MIB
+
+from .files import FileSystem
+
+RESERVE_BYTES_MIN: Final = 4 * MIB
+"""Room for the growth of a checkpoint since the last one, and for the journal of a small one."""
+RESERVED_CHECKPOINTS_COUNT: Final = 4
+"""The journal of a save, the copy in the making, its parts in tier 2, and one more while older copies are deleted."""
+
+
+class DiskRoom:
+    """Room that log files and chunks may take. May be used by several threads at once.
+
+    Attributes:
+        has_tier2: whether chunks are stored on the volume, too.
+    """
+
+    def __init__(self, files: FileSystem, *, has_tier2: bool = False) -> None:
+        """Store the collaborators; nothing is reserved yet."""
+        self.has_tier2 = has_tier2
+        self._files = files
+        self._checkpoints: set[Path] = set()
+        self._lock = Lock()
+        # Claimed by files that are being written.
+        self._claimed_bytes = 0
+
+    def reserve_for(self, checkpoint: Path) -> None:
+        """Reserve room for the checkpoint in that file, which does not have to exist yet."""
+        with self._lock:
+            self._checkpoints.add(checkpoint)
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Room that is left to checkpoints; grows with them."""
+        return sum(RESERVE_BYTES_MIN + RESERVED_CHECKPOINTS_COUNT * self._size(path) for path in self._checkpoints)
+
+    def free_bytes(self, path: Path) -> int:
+        """Return how many bytes of log files and chunks can still be stored where `path` is.
+
+        Raises:
+            OSError: the system does not answer.
+        """
+        with self._lock:
+            return self._free_bytes(path)
+
+    @contextmanager
+    def claimed(self, path: Path, size_bytes: int) -> Iterator[None]:
+        """Claim room for a file that is written inside the context.
+
+        Raises:
+            NoSpaceError: the volume of `path` has less.
+            OSError: the system does not answer.
+        """
+        with self._lock:
+            free_bytes = self._free_bytes(path)
+            if free_bytes < size_bytes:
+                raise NoSpaceError(
+                    f"no room for a file of {size_bytes / MIB:.1f} MiB: {free_bytes / MIB:.1f} MiB are free, not "
+                    f"counting the reserve of {self.reserve_bytes / MIB:.1f} MiB for checkpoints",
+                    subject=str(path),
+                )
+            self._claimed_bytes += size_bytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claimed_bytes -= size_bytes
+
+    def _free_bytes(self, path: Path) -> int:
+        return max(0, self._files.free_bytes(path) - self.reserve_bytes - self._claimed_bytes)
+
+    def _size(self, path: Path) -> int:
+        try:
+            return self._files.size(path)
+        except FileNotFoundError:
+            return 0

@@ -1,0 +1,80 @@
+"""Sizes of log files that fit the volume.
+
+A log needs two files: one is recycled while the other one is written. On a volume on which two files of the configured
+size would leave too little for tier 2, files have the smallest size that holds the largest run and the headroom.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from millrace.model.quantities import exact_size
+from millrace.server.errors import NoSpaceError
+from millrace.server.host.room import DiskRoom
+from millrace.wire.limits import KIB, MIB
+from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
+
+from .options import FILES_COUNT_MIN, HEADROOM_BYTES_MIN, WalOptions, smallest_file_bytes
+
+logger = logging.getLogger(__name__)
+
+TIER2_BYTES_MIN: Final = 4 * MIB
+"""Room for chunks without which no volume is used."""
+
+
+def needed_bytes(options: WalOptions, *, reserve_bytes: int, has_tier2: bool) -> int:
+    """Return the room that a server needs on the volume of its log: two log files, reserve, some chunks."""
+    return FILES_COUNT_MIN * options.file_size_bytes_min + reserve_bytes + (TIER2_BYTES_MIN if has_tier2 else 0)
+
+
+def fitted(options: WalOptions, room: DiskRoom, directory: Path, *, log_bytes: int) -> WalOptions:
+    """Return options whose log files fit the volume: those given, or with smaller files.
+
+    Args:
+        options: as configured.
+        room: of the volume.
+        directory: of the log; its volume is measured.
+        log_bytes: of the log files that exist, 0 for a new log.
+
+    Raises:
+        NoSpaceError: a new log would not fit; it names the settings. A log that exists is always opened: what it holds
+            can be read, and truncated.
+    """
+    reserve_bytes = room.reserve_bytes
+    bytes_there = room.free_bytes(directory) + reserve_bytes + log_bytes
+    others_bytes = max(TIER2_BYTES_MIN, options.file_size_bytes) if room.has_tier2 else 0
+    if bytes_there >= reserve_bytes + FILES_COUNT_MIN * options.file_size_bytes + others_bytes:
+        return options
+    needed = needed_bytes(options, reserve_bytes=reserve_bytes, has_tier2=room.has_tier2)
+    if bytes_there < needed and not log_bytes:
+        raise NoSpaceError(
+            f"the volume has room for {_mib(bytes_there)}, and {_mib(needed)} are needed: two log files of "
+            f"{_mib(options.file_size_bytes_min)}, which hold wal.run_size_bytes_max, "
+            f"{exact_size(options.run_size_bytes_max)}, and wal.headroom_bytes, {exact_size(options.headroom_bytes)}; "
+            f"and {_mib(needed - FILES_COUNT_MIN * options.file_size_bytes_min)} for checkpoints and chunks. "
+            f"Use a larger volume{_smaller(bytes_there - needed, options)}",
+            subject=str(directory),
+        )
+    if options.file_size_bytes_min < options.file_size_bytes:
+        logger.warning(
+            "small volume, smaller log files file_size_bytes=%d configured_bytes=%d room_bytes=%d",
+            options.file_size_bytes_min, options.file_size_bytes, bytes_there,
+        )  # fmt: skip
+    return replace(options, file_size_bytes=options.file_size_bytes_min)
+
+
+def _smaller(surplus_bytes: int, options: WalOptions) -> str:
+    """Return values of the settings that fit, as they continue the advice; empty if there are none."""
+    file_size_bytes = options.file_size_bytes_min + surplus_bytes // FILES_COUNT_MIN
+    unit = MIB if file_size_bytes > 4 * MIB else KIB
+    half = (file_size_bytes - 2 * LOG_FILE_HEADER_BLOCK_BYTES) // 2 // unit * unit
+    run, headroom = min(options.run_size_bytes_max, half), min(options.headroom_bytes, half)
+    fits = half >= HEADROOM_BYTES_MIN and smallest_file_bytes(run, headroom) <= file_size_bytes
+    if not fits:
+        return ""
+    return f", or set wal.run_size_bytes_max={exact_size(run)} and wal.headroom_bytes={exact_size(headroom)}"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:.1f} MiB"

@@ -1,0 +1,67 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millrace.server.errors import NoSpaceError
+from millrace.server.host.room import DiskRoom
+from millrace.server.wal import WalOptions
+from millrace.server.wal.fitting import fitted, needed_bytes
+from millrace.wire.limits import MIB
+from tests.support.files import MemoryFileSystem
+
+FOLDER = Path("/data/containers/0000/wal")
+DEFAULT = WalOptions()
+
+
+def volume(size_bytes: int, *, has_tier2: bool = True) -> DiskRoom:
+    files = MemoryFileSystem(capacity_bytes=size_bytes)
+    files.make_directories(FOLDER)
+    room = DiskRoom(files, has_tier2=has_tier2)
+    room.reserve_for(FOLDER.parent / "checkpoint.db")
+    return room
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "has_tier2", "is_small"),
+    [(96 * MIB, True, True), (195 * MIB, True, True), (196 * MIB, True, False), (132 * MIB, False, False)],
+)
+def test_log_files_are_smaller_on_a_small_volume(size_bytes: int, has_tier2: bool, is_small: bool) -> None:
+    """Behaviour 103."""
+    options = fitted(DEFAULT, volume(size_bytes, has_tier2=has_tier2), FOLDER, log_bytes=0)
+
+    size = DEFAULT.file_size_bytes_min if is_small else DEFAULT.file_size_bytes
+    assert options == replace(DEFAULT, file_size_bytes=size)
+
+
+def test_a_volume_of_64_mib_is_refused_and_the_error_names_what_would_fit() -> None:
+    """Behaviour 103."""
+    with pytest.raises(NoSpaceError) as refused:
+        fitted(DEFAULT, volume(64 * MIB), FOLDER, log_bytes=0)
+
+    assert str(refused.value) == (
+        "/data/containers/0000/wal: the volume has room for 64.0 MiB, and 76.0 MiB are needed: two log files of "
+        "34.0 MiB, which hold wal.run_size_bytes_max, 17 MiB, and wal.headroom_bytes, 17 MiB; and 8.0 MiB for "
+        "checkpoints and chunks. Use a larger volume, or set wal.run_size_bytes_max=13 MiB and "
+        "wal.headroom_bytes=13 MiB"
+    )
+    smaller = replace(DEFAULT, run_size_bytes_max=13 * MIB, headroom_bytes=13 * MIB)
+    assert fitted(smaller, volume(64 * MIB), FOLDER, log_bytes=0).file_size_bytes < 28 * MIB
+
+
+def test_a_volume_on_which_no_settings_help_is_refused_without_any() -> None:
+    with pytest.raises(NoSpaceError, match="Use a larger volume$"):
+        fitted(DEFAULT, volume(8 * MIB), FOLDER, log_bytes=0)
+
+
+def test_a_log_that_exists_is_opened_on_any_volume() -> None:
+    """Behaviour 103: its data can be read and truncated."""
+    options = fitted(DEFAULT, volume(MIB), FOLDER, log_bytes=34 * MIB)
+
+    assert options.file_size_bytes == DEFAULT.file_size_bytes_min
+
+
+def test_the_need_is_two_files_and_a_reserve() -> None:
+    needed = needed_bytes(DEFAULT, reserve_bytes=MIB, has_tier2=False)
+
+    assert needed == 2 * DEFAULT.file_size_bytes_min + MIB
