@@ -1,7 +1,7 @@
 """Disk room on the volume of a data folder, shared by the log, tier 2 and checkpoints.
 
 Room is freed by checkpoints: after a truncation, chunks are deleted and log files are recycled only when a copy of the
-checkpoint is in tier 2. A checkpoint that finds the disk full would leave it full forever. So log files and chunks
+checkpoint is in tier 2. A checkpoint that finds the disk full would leave it full permanently. So log files and chunks
 leave a reserve free, which only checkpoints and their copies use.
 """
 

@@ -4,14 +4,14 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from millrace import blocking
-from millrace.client.errors import OutageTimeoutError
+from millrace.client.errors import DeliveryTimeoutError
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import HEAD, TAIL
 from millrace.model.quantities import parse_size
@@ -59,7 +59,8 @@ async def test_a_volume_that_is_too_small_is_refused_with_settings_that_fit(tmp_
     assert "wal.headroom_bytes, 8 KiB" in text
     values = advised(text)
     assert set(values) == {"run_size_bytes_max", "headroom_bytes"}
-    smaller = WalOptions(**(asdict(SMALL_WAL) | values))
+    run, headroom = values["run_size_bytes_max"], values["headroom_bytes"]
+    smaller = replace(SMALL_WAL, run_size_bytes_max=run, headroom_bytes=headroom)
     async with make_server(tmp_path, files, smaller) as server, await Peer.connect(server.address) as peer:
         await peer.store(await peer.create_segment("raw/a"), b"a")
 
@@ -145,7 +146,7 @@ def write_until_full(client: blocking.Client) -> int:
     """Write events of a mebibyte until the server has refused for too long; return how many were acknowledged."""
     count = 0
     options = WriterOptions(delivery_timeout_s=3.0)
-    with suppress(OutageTimeoutError), client.writer("shop/orders", options=options) as writer:
+    with suppress(DeliveryTimeoutError), client.writer("shop/orders", options=options) as writer:
         while True:
             writer.write(bytes(MIB)).result()
             count += 1

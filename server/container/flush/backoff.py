@@ -29,5 +29,5 @@ class Backoff:
         return wait_s
 
     def succeeded(self) -> None:
-        """Note that an attempt succeeded."""
-        self._wait_s = RETRY_S
+        """Note that an attempt succeeded, or that what kept it from succeeding is gone."""
+        self._wait_s, self._due_s = RETRY_S, 0.0

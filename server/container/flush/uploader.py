@@ -113,10 +113,12 @@ class Uploader:
             head = segment.tail.head(size_max, joins=self._is_small, links_count_max=LINKS_JOINED_COUNT_MAX)
             size_max = sum(extent.size for extent in head) // 2
             try:
-                return await self._upload_extents(segment, head)
+                await self._upload_extents(segment, head)
             except NoSpaceError:
                 if len(head) == 1 or size_max < self._options.flush_size_bytes // 16:
                     raise
+            else:
+                return
 
     def _is_small(self, link: LinkedExtent) -> bool:
         """Return whether what was merged is copied together with what is beside it: many commits make few chunks."""

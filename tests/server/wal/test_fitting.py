@@ -50,7 +50,7 @@ def test_a_volume_of_64_mib_is_refused_and_the_error_names_what_would_fit() -> N
 
 
 def test_a_volume_on_which_no_settings_help_is_refused_without_any() -> None:
-    with pytest.raises(NoSpaceError, match="Use a larger volume$"):
+    with pytest.raises(NoSpaceError, match=r"Use a larger volume$"):
         fitted(DEFAULT, volume(8 * MIB), FOLDER, log_bytes=0)
 
 
