@@ -56,9 +56,10 @@ class Readers:
         async def resolve(info: StreamInfo) -> tuple[StreamInfo, StreamCut, StreamCut | None]:
             return info, *await self._cuts.bounds(part, info)
 
-        if part.start is TAIL and part.end is None:
-            # What was replaced before is not read.
-            found = await resolve(await self._cuts.fetch(part.stream, replaced_from=m.NOT_REPLACED))
+        if part.end is None and part.start in (HEAD, TAIL):
+            # What was replaced before the tail is not read; what is after the head, the reader asks for on its way.
+            place = m.AT_HEAD if part.start is HEAD else m.NOT_REPLACED
+            found = await resolve(await self._cuts.fetch(part.stream, replaced_from=place))
         else:
             found = await self._cuts.search(part.stream, resolve)
         info, first, last = found

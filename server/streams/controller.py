@@ -6,15 +6,15 @@ them change together, also when the server is killed between any two instruction
 
 from asyncio import Future, gather
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.key_range import KeyRange, covers_once, equal_ranges
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.model.lineage import Lineage, StreamPart
+from millrace.model.lineage import StreamPart
 from millrace.model.names import checked_name
 from millrace.model.policy import ScalingKind, StreamConfig
-from millrace.model.position import START, Position
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.labels import config_of
 from millrace.server.container.state.segment import Segment
@@ -40,6 +40,7 @@ from .cuts import (
 from .endings import abort_all_on
 from .part_count import check_part_count
 from .resizing import resize
+from .truncation import truncate_at
 
 _DECISIONS: Final = (
     m.StreamCreated, m.StreamScaled, m.StreamUpdated, m.StreamSealed, m.StreamStartMoved, m.StreamDeleted,
@@ -85,23 +86,30 @@ class StreamController:
         Args:
             replaced_from, page_of, is_next: as in GET_STREAM. Without them: the open segments only.
         """
-        last = page_of if is_next else stream.epoch
-        page, next_epoch = self._page(stream, first=replaced_from, last=last)
+        if replaced_from == m.AT_HEAD:
+            last, parts = stream.head()
+            # As of that epoch: a reader asks what has replaced them when it has read them.
+            listed, next_epoch = [replace(part, sealed_epoch=0) for part in parts], 0
+            is_sealed = stream.sealed and last == stream.epoch
+        else:
+            last = page_of if is_next else stream.epoch
+            page, next_epoch = self._page(stream, first=replaced_from, last=last)
+            listed, is_sealed = [*(() if is_next else stream.open_parts), *page], stream.sealed
         exclusive = self._state.exclusive_writers.durable.get(stream.stream_id) or _NOBODY
         return m.StreamInfo(
             created=int(created),
             stream_id=stream.stream_id,
             created_us=stream.created_us,
             epoch=last,
-            sealed=int(stream.sealed),
+            sealed=int(is_sealed),
             name=stream.name,
             configuration=stream.configuration,
-            segments=[self._described(part) for part in (*(() if is_next else stream.open_parts), *page)],
+            segments=[self._described(part) for part in listed],
             exclusive_number=exclusive.number,
             exclusive_epoch=exclusive.epoch,
             exclusive_id=exclusive.writer_id,
             exclusive_since_us=exclusive.since_us,
-            replaced_from=replaced_from,
+            replaced_from=0 if replaced_from == m.AT_HEAD else replaced_from,
             next_epoch=next_epoch,
             replaced_count=stream.replaced_count(last),
         )
@@ -117,6 +125,8 @@ class StreamController:
 
     def page_ids(self, stream: Stream, message: m.GetStream) -> list[int]:
         """Return the ids of the replaced segments that the answer to a request has."""
+        if message.replaced_from == m.AT_HEAD:
+            return [part.segment_id for part in stream.head()[1]]
         page, _ = self._page(
             stream, first=message.replaced_from, last=message.page_of if message.is_next else stream.epoch
         )
@@ -393,19 +403,7 @@ class StreamController:
         # Checked again: much may have happened meanwhile.
         stream = self.find(name)
         check_cut(self._container, stream, positions)
-        lineage = Lineage(stream.parts)
-
-        def end_of(segment_id: int) -> Position:
-            return Position(self._container.segment(segment_id).length, 0)
-
-        cut = {segment_id: Position(offset, event_index) for segment_id, offset, event_index in positions}
-        everything = lineage.earliest(cut, start=START, end_of=end_of)
-        everything |= {segment_id: end_of(segment_id) for segment_id in sorted(lineage.before(everything))}
-        if any(place > self._container.segment(segment_id).start for segment_id, place in everything.items()):
-            record = m.StreamStartMoved(
-                stream.stream_id, [m.SavedPosition(segment_id, *place) for segment_id, place in everything.items()]
-            )
-            await self._container.decide(record, name)
+        await truncate_at(self._container, stream, positions)
         return stream
 
     async def delete(self, name: str) -> bool:

@@ -63,6 +63,11 @@ def _pairs(state: ContainerState) -> Iterator[Pair]:
     yield from _transactions(state)
     for stream in state.streams.present():
         yield f"epoch of stream {stream.name}", stream.admitted_epoch, stream.epoch
+        for segment_id in stream.segment_ids:
+            segment = state.segments.peek(segment_id)
+            if segment is not None and stream.is_empty(segment_id):
+                # Not two views, but one fact in two entities.
+                yield f"length of empty segment {segment_id}", segment.start_offset, segment.length
     for producer in state.producers.present():
         yield f"row of producer {producer.writer_id}", producer.admitted, producer.row
     yield "exclusive writers", state.exclusive_writers.admitted, state.exclusive_writers.durable

@@ -46,6 +46,9 @@ class StreamSegment(NamedTuple):
 
 NOT_REPLACED: Final = (1 << 32) - 1
 """In place of an epoch: no segment that was replaced is listed."""
+AT_HEAD: Final = NOT_REPLACED - 1
+"""In place of an epoch: only the first segments that hold something are listed, as they were before the first of them
+was replaced. What was replaced in later epochs is to be asked for from there."""
 
 
 @message(50, kw_only=True)
@@ -93,7 +96,7 @@ class GetStream(Query[StreamInfo]):
     """Ask for a stream, or for the next page of its segments."""
 
     name: OpenStreamName
-    replaced_from: U32 = 0  # leave out the segments that were replaced in earlier epochs
+    replaced_from: U32 = 0  # leave out the segments that were replaced in earlier epochs; see `AT_HEAD`
     page_of: U32 = 0  # of a further page: the epoch of the first page, so that all show one moment; 0: the first page
     is_next: U8 = 0  # 1: a further page, which has no open segments
 

@@ -30,9 +30,9 @@ CUTS: Final = Table(
 """Saved cuts, and the parts and epochs of streams.
 
 A row of kind `PART_ROW` is a part: its id as the name, the epochs that created and replaced it as `saved_us` and
-`hold_s`, its key range as the positions. A row of kind `EPOCH_ROW` is an epoch: its number as the name, its start as
-`saved_us`, its cause and its segments as the positions. They have no table of their own, so folders without these rows
-are as they were.
+`hold_s`, its key range as the positions, and a 1 if it held nothing when it was replaced. A row of kind `EPOCH_ROW` is
+an epoch: its number as the name, its start as `saved_us`, its cause and its segments as the positions. They have no
+table of their own, so folders without these rows are as they were.
 """
 _NOTHING: Final = "[]"
 
@@ -83,7 +83,7 @@ def _row_of_key(stream: Stream, key: tuple[int, str]) -> Row | None:
     kind, name = key
     if kind == PART_ROW:
         part = stream.part(int(name))
-        return None if part is None else _part_row(part, key)
+        return None if part is None else _part_row(part, key, is_empty=stream.is_empty(part.segment_id))
     if kind == EPOCH_ROW:
         epoch = stream.epoch_record(int(name))
         return None if epoch is None else _epoch_row(epoch, key)
@@ -91,15 +91,17 @@ def _row_of_key(stream: Stream, key: tuple[int, str]) -> Row | None:
     return None if cut is None else (cut.kind, cut.saved_us, cut.hold_s, cut.name, json_text(cut.positions))
 
 
-def _part_row(part: StreamPart, key: tuple[int, str]) -> Row:
+def _part_row(part: StreamPart, key: tuple[int, str], *, is_empty: bool) -> Row:
     kind, name = key
     places = range_texts(part.key_range.low, part.key_range.last)
-    return kind, part.epoch, part.sealed_epoch, name, json_text(places)
+    return kind, part.epoch, part.sealed_epoch, name, json_text((*places, 1) if is_empty else places)
 
 
-def _part_of_row(epoch: int, sealed_epoch: int, name: str, places: str) -> StreamPart:
-    key_range = range_of_texts(*json.loads(places))
-    return StreamPart(segment_id=int(name), key_range=key_range, epoch=epoch, sealed_epoch=sealed_epoch)
+def _part_of_row(epoch: int, sealed_epoch: int, name: str, content: str) -> tuple[StreamPart, bool]:
+    """Return a part, and whether it held nothing when it was replaced."""
+    low, last, *is_empty = json.loads(content)
+    key_range = range_of_texts(low, last)
+    return StreamPart(segment_id=int(name), key_range=key_range, epoch=epoch, sealed_epoch=sealed_epoch), bool(is_empty)
 
 
 def _epoch_row(epoch: m.EpochRecord, key: tuple[int, str]) -> Row:
@@ -115,7 +117,7 @@ def _epoch_of_row(started_us: int, name: str, content: str) -> m.EpochRecord:
 
 
 def _load_rows(stream: Stream, rows: list[Row]) -> None:
-    parts: list[StreamPart] = []
+    parts: list[tuple[StreamPart, bool]] = []
     for kind, saved_us, hold_s, name, content in rows:
         if kind == PART_ROW:
             parts.append(_part_of_row(saved_us, hold_s, name, content))
@@ -125,7 +127,10 @@ def _load_rows(stream: Stream, rows: list[Row]) -> None:
             places = [m.SavedPosition(*position) for position in json.loads(content)]
             stream.cuts[kind, name] = m.SavedCut(kind, name, saved_us, places, hold_s)
     if stream.has_rows:
-        stream.parts = sorted(parts, key=lambda part: (part.epoch, part.segment_id))
+        stream.parts = sorted((part for part, _ in parts), key=lambda part: (part.epoch, part.segment_id))
+        for part, is_empty in parts:
+            if is_empty:
+                stream.mark_empty(part.segment_id)
 
 
 def _unwritten_keys(stream: Stream) -> Iterator[tuple[int, str]]:

@@ -64,6 +64,15 @@ def _epoch_of(record: m.StreamScaled) -> m.EpochRecord:
 def _stream_scaled(batch: CurrentBatch, stream: Stream, record: m.StreamScaled) -> None:
     begin_epoch(batch, stream, _epoch_of(record))
     seal_segments(batch, record.sealed_ids)
+    mark_empty(batch, stream, record.sealed_ids)
+
+
+def mark_empty(batch: CurrentBatch, stream: Stream, segment_ids: Iterable[int]) -> None:
+    """Record which segments hold nothing, of those that a batch has replaced, once it has filled them."""
+    for segment_id in segment_ids:
+        segment = batch.state.segments.loaded(segment_id)
+        if segment is not None and segment.start_offset == segment.length:
+            stream.mark_empty(segment_id)  # `begin_epoch` has touched its row
 
 
 def check_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> None:

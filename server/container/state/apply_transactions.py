@@ -10,7 +10,7 @@ from millrace.wire import messages as m
 
 from .apply_producers import commit_producer
 from .apply_segments import check_merge, merge_segment, seal_segments
-from .apply_streams import begin_epoch, check_epoch, save_cut
+from .apply_streams import begin_epoch, check_epoch, mark_empty, save_cut
 from .container_state import LOST_NAME, ContainerState
 from .current_batch import CurrentBatch
 from .quarantine import CONTAINER, UnfitRecordError
@@ -165,6 +165,10 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
             _merge_part(batch, transaction, part, sealed_ids=sealed_ids)
         except UnfitRecordError as error:
             _set_aside(batch, transaction, part.source_id, error)
+    for epoch in record.epochs:
+        changed = state.streams.loaded(epoch.stream_id)
+        if changed is not None:
+            mark_empty(batch, changed, epoch.sealed_ids)
     for cursor in record.cursors:
         stream = state.streams.loaded(cursor.stream_id)
         if stream is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from millrace.model.key_range import KeyRange
+from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.lineage import StreamPart, parts_of_history
 from millrace.wire import messages as m
 
@@ -58,6 +58,11 @@ class Stream:
     # All parts by id, in the order of creation; the ids of those that nothing has replaced.
     _parts: dict[int, StreamPart] = field(default_factory=dict, init=False, repr=False)
     _open_ids: dict[int, None] = field(default_factory=dict, init=False, repr=False)
+    # The ids of parts that held nothing when they were replaced.
+    _empty_ids: set[int] = field(default_factory=set, init=False, repr=False)
+    # The ids of the parts without the first replaced ones, as many as `head` has found empty.
+    _from_head: dict[int, None] = field(default_factory=dict, init=False, repr=False)
+    _passed_count: int = field(default=0, init=False, repr=False)
     # The ids of the other parts and the epochs that replaced them, in the order of these epochs.
     _replaced_ids: list[int] = field(default_factory=list, init=False, repr=False)
     _replaced_in: list[int] = field(default_factory=list, init=False, repr=False)
@@ -106,6 +111,52 @@ class Stream:
     def part_count(self) -> int:
         """The number of parts."""
         return len(self._parts)
+
+    @property
+    def empty_count(self) -> int:
+        """The number of parts that held nothing when they were replaced."""
+        return len(self._empty_ids)
+
+    def is_empty(self, segment_id: int) -> bool:
+        """Return whether a part held nothing when it was replaced."""
+        return segment_id in self._empty_ids
+
+    def mark_empty(self, segment_id: int) -> None:
+        """Record that a part held nothing when it was replaced."""
+        if segment_id in self._parts:
+            self._empty_ids.add(segment_id)
+
+    def head(self) -> tuple[int, list[StreamPart]]:
+        """Return the first parts with anything to read, and the epoch before the first of them was replaced.
+
+        What was replaced up to that epoch held nothing. So the starts of these parts are a cut, before everything that
+        the stream has.
+        """
+        ids, epochs = self._replaced_ids, self._replaced_in
+        # Each empty segment is passed once, however often this is called.
+        while self._passed_count < len(ids):
+            together = ids[self._passed_count : bisect_right(epochs, epochs[self._passed_count])]
+            if not self._empty_ids.issuperset(together):
+                break
+            for segment_id in together:
+                del self._from_head[segment_id]
+            self._passed_count += len(together)
+        border = epochs[self._passed_count] if self._passed_count < len(ids) else self.epoch + 1
+        lows: list[int] = []
+        found: dict[int, StreamPart] = {}
+        left = KEY_SPACE
+        # In the order of creation: a part that shares keys with an earlier one comes after it.
+        for segment_id in self._from_head:
+            part = self._parts[segment_id]
+            place = bisect_right(lows, part.key_range.last)
+            if place and part.overlaps(found[lows[place - 1]]):
+                continue
+            lows.insert(place, part.key_range.low)
+            found[part.key_range.low] = part
+            left -= part.key_range.width
+            if not left:
+                break
+        return border - 1, [found[low] for low in lows]
 
     @property
     def segment_ids(self) -> list[int]:
@@ -170,6 +221,7 @@ class Stream:
         """Forget parts that have nothing to read any more."""
         for segment_id in segment_ids:
             del self._parts[segment_id]
+            self._empty_ids.discard(segment_id)
         self._arrange()
 
     def begin_epoch(self, record: m.EpochRecord) -> None:
@@ -184,7 +236,7 @@ class Stream:
             self._parts[segment_id] = StreamPart(
                 segment_id=segment_id, key_range=KeyRange.inclusive(low, last), epoch=record.number
             )
-            self._open_ids[segment_id] = None
+            self._open_ids[segment_id] = self._from_head[segment_id] = None
         self._open_parts = self._routes = None
         self.epoch = record.number
         self.admitted_epoch = max(self.admitted_epoch, record.number)
@@ -197,4 +249,5 @@ class Stream:
         replaced = sorted((part for part in parts if part.sealed_epoch), key=lambda part: part.sealed_epoch)
         self._replaced_ids = [part.segment_id for part in replaced]
         self._replaced_in = [part.sealed_epoch for part in replaced]
+        self._from_head, self._passed_count = dict.fromkeys(self._parts), 0
         self._open_parts = self._routes = None

@@ -33,6 +33,28 @@ async def test_events_of_all_epochs_come_in_the_order_of_their_keys(client: Clie
     assert len({event.segment for event in events}) == 8
 
 
+@pytest.mark.parametrize("key", [None, "key-3"])
+async def test_a_reader_at_the_head_finds_what_follows_on_its_way(client: Client, name: str, key: str | None) -> None:
+    """Behaviours 27 and 106: it knows the first segments with events, and learns of others when it has read these."""
+    await client.create_stream(name)
+    for _ in range(4):
+        await scale(client, name)
+    first = [segment.segment_id for segment in (await client.stream_info(name)).open_segments]
+    values = await filled_over_epochs(client, name, scalings=5)
+    async with client.reader(name, key=key) as reader:
+        start = reader.position()
+        wanted = [value for value in values if key is None or value.endswith(key.encode())]
+        events = [await anext(reader) for _ in wanted]
+        await scale(client, name)
+        async with client.writer(name) as writer:
+            await writer.write(b"%06d last" % len(values), key="key-3")
+        events.append(await anext(reader))
+
+    assert [segment_id for segment_id, _ in start.positions] == first
+    assert sorted(event.value for event in events) == [*wanted, b"%06d last" % len(values)]
+    check_order(events)
+
+
 async def test_successors_come_only_after_all_predecessors(client: Client, name: str) -> None:
     """Behaviour 27."""
     await filled_over_epochs(client, name, scalings=4)

@@ -1,13 +1,16 @@
 """The cost of a scaling does not grow with what was scaled before; counted, not timed. Behaviour 106."""
 
+import asyncio
 import json
 
 import pytest
 
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.stream import Stream
+from millrace.server.errors import InvalidArgumentError
 from millrace.server.streams import controller as controller_module
-from millrace.server.streams.part_count import PARTS_PER_STREAM_COUNT_MAX
+from millrace.server.streams import part_count, truncation
+from millrace.server.streams.truncation import POSITIONS_PER_RECORD_COUNT_MAX
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
 from millrace.wire.limits import RECORD_SIZE_BYTES_MAX
@@ -102,17 +105,88 @@ async def test_a_visit_of_the_policies_loads_the_open_segments_only(
     assert max(counts) <= 1 + len(stream.open_ids)  # the stream, and its open segments
 
 
-async def test_one_record_of_a_truncation_names_all_segments() -> None:
-    """Behaviour 106: a stream with as many segments as it may have can still be truncated."""
-    positions = [m.SavedPosition(number, 0, 0) for number in range(PARTS_PER_STREAM_COUNT_MAX)]
+async def test_one_record_of_a_truncation_names_many_segments() -> None:
+    positions = [m.SavedPosition(number, 0, 0) for number in range(POSITIONS_PER_RECORD_COUNT_MAX)]
     assert len(encode(m.StreamStartMoved(1, positions))) < RECORD_SIZE_BYTES_MAX
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_long_stream_is_truncated_in_steps(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """Behaviour 106: however many segments are before the cut, no record names more than its bound."""
+    monkeypatch.setattr(truncation, "POSITIONS_PER_RECORD_COUNT_MAX", 7)
+    for _ in range(30):
+        await scale(streams, is_written=is_written)
+    stream = streams.controller.find("a/b")
+    opened = stream.open_ids
+    for segment_id in opened:
+        await streams.append(segment_id, bytes(10))
+    records: list[m.StreamStartMoved] = []
+    decide = streams.opened.container.decide
+
+    def recorded(record: m.Record, *names: str) -> asyncio.Future[None]:
+        assert isinstance(record, m.StreamStartMoved)
+        records.append(record)
+        return decide(record, *names)
+
+    monkeypatch.setattr(streams.opened.container, "decide", recorded)
+
+    with streams.opened.container.state.streams.pin(["a/b"]) as pins:
+        streams.opened.container.state.pin_required(m.Required(streams=["a/b"]), into=pins)
+        await streams.controller.truncate("a/b", [m.SavedPosition(segment_id, 10, 0) for segment_id in opened])
+
+    assert stream.segment_ids == opened
+    assert len(records) > 5
+    assert all(len(record.positions) <= 7 for record in records)
+    _, head = stream.head()
+    assert [part.segment_id for part in head] == [part.segment_id for part in stream.open_parts]
+
+
+async def test_empty_segments_do_not_count_against_the_bound(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 106: a stream without new events can be scaled any number of times, and is never truncated."""
+    monkeypatch.setattr(part_count, "PARTS_PER_STREAM_COUNT_MAX", 10)
+    for _ in range(30):
+        await scale(streams, is_written=False)
+    stream = streams.controller.find("a/b")
+    assert (stream.part_count, stream.empty_count) == (46, 45)
+
+    for _ in range(6):
+        await scale(streams)
+    assert stream.part_count - stream.empty_count == 10
+    with pytest.raises(InvalidArgumentError, match="the stream has 10 segments that are open, or hold events"):
+        await scale(streams)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_the_head_has_the_first_segments_with_events(streams: Streams, *, is_written: bool) -> None:
+    """Behaviour 106: what a reader at HEAD gets and loads does not depend on what was replaced before, or since."""
+    for _ in range(5):
+        await scale(streams, is_written=False)
+    first = streams.controller.find("a/b").open_ids
+    for _ in range(100):
+        await scale(streams, is_written=is_written)
+    stream = streams.controller.find("a/b")
+    request = m.GetStream("a/b", m.AT_HEAD)
+
+    page = streams.controller.describe_page(stream, request)
+
+    expected, epoch = (first, 5) if is_written else (stream.open_ids, stream.epoch)
+    assert [segment.segment_id for segment in page.segments] == expected
+    assert [segment.sealed_epoch for segment in page.segments] == [0] * len(expected)
+    assert (page.epoch, page.replaced_from, page.next_epoch) == (epoch, 0, 0)
+    assert streams.controller.page_ids(stream, request) == expected
+    # What a reader asks for when it has read these.
+    later = streams.controller.describe_page(stream, m.GetStream("a/b", page.epoch + 1))
+    assert {segment.segment_id for segment in later.segments} >= set(expected)
 
 
 async def test_pages_show_every_segment_once(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behaviour 106: a stream of any number of segments is described, and each page has its bound."""
     monkeypatch.setattr(controller_module, "PAGE_COUNT", 7)
     for _ in range(40):
-        stream = await scale(streams)
+        await scale(streams)
+    stream = streams.controller.find("a/b")
     first = page = streams.controller.describe(stream, replaced_from=0)
     found = list(first.segments)
     assert [segment.segment_id for segment in found][: len(stream.open_ids)] == stream.open_ids

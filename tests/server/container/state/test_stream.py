@@ -1,5 +1,10 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from millrace.model.key_range import KeyRange
-from millrace.model.lineage import StreamPart
+from millrace.model.lineage import Lineage, StreamPart
 from millrace.server.container.state.stream import Stream
 from millrace.wire import messages as m
 
@@ -57,3 +62,49 @@ def test_the_history_is_told_by_the_epochs() -> None:
 
     it.parts = it.parts[3:]
     assert it.history() == everything
+
+
+@given(st.data())
+def test_the_head_passes_what_was_replaced_before_anything_with_events(data: st.DataObject) -> None:
+    """Behaviour 106: it is the cut at the starts, moved over segments that are empty."""
+    it = Stream(stream_id=9, name="shop/orders", configuration="", created_us=0)
+    it.begin_epoch(m.EpochRecord(0, 0, "", [], [m.SegmentRangeRecord(1, 0, LAST)]))
+    next_id = 2
+    for number in range(1, data.draw(st.integers(1, 8)) + 1):
+        opened = it.open_parts
+        first = data.draw(st.integers(0, len(opened) - 1))
+        sealed = opened[first : data.draw(st.integers(first + 1, len(opened)))]
+        low, high = sealed[0].key_range.low, sealed[-1].key_range.high
+        middle = data.draw(st.sampled_from([[], [(low + high) // 2]]))
+        created = [m.SegmentRangeRecord(next_id + n, *pair) for n, pair in enumerate(ranges([low, *middle, high]))]
+        next_id += len(created)
+        it.begin_epoch(m.EpochRecord(number, 0, "", [part.segment_id for part in sealed], created))
+        for part in sealed:
+            if data.draw(st.booleans()):
+                it.mark_empty(part.segment_id)
+        if data.draw(st.booleans()):
+            it.head()
+    lineage = Lineage(it.parts)
+    reached = {1: 0}
+    held = [part.sealed_epoch for part in it.replaced_parts(0) if not it.is_empty(part.segment_id)]
+    border = min(held, default=it.epoch + 1)
+    lineage.advance(reached, lambda segment_id: lineage.by_id[segment_id].sealed_epoch < border, start=0)
+
+    epoch, head = it.head()
+
+    assert epoch == border - 1
+    assert {part.segment_id for part in head} == reached.keys()
+    lineage.check_cut(part.segment_id for part in head)
+
+
+def test_the_head_of_a_truncated_stream_may_be_of_several_epochs() -> None:
+    it = stream()
+    it.drop_parts([1, 3])  # at the end of 2, 4, and in 5
+    assert [part.segment_id for part in it.head()[1]] == [2, 4, 5]
+    it.mark_empty(2)
+    it.mark_empty(4)
+    assert [part.segment_id for part in it.head()[1]] == [6, 5]
+
+
+def ranges(borders: list[int]) -> list[tuple[int, int]]:
+    return [(low, high - 1) for low, high in pairwise(borders)]
