@@ -1,7 +1,7 @@
 """Recovering the state of a container: the checkpoint, then what the log holds after it.
 
-What the log has lost to damage becomes damaged ranges of its segments, if they can be named, and is logged anyway. What
-else it is known to have lost is told: see `loss`.
+Damaged batches of the log become damaged ranges of their segments, if these can be named, and are logged in any case.
+Every other known loss is reported as a `LogLoss` (`loss`).
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def state_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What a container was recovered to.
+    """The result of a recovery.
 
     Attributes:
         state: as of the end of the log.
@@ -91,7 +91,7 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
 
     Raises:
         CheckpointDamagedError: it is to be set aside, and all of this repeated.
-        LogCorruptError: what is left does not tell what there was.
+        LogCorruptError: the state cannot be recovered from the rest.
         StorageError: the checkpoint is that of another container, or of a later start.
     """
     checkpoints = environment.checkpoints
@@ -195,12 +195,12 @@ def usable_copies(
         return [copy for copy in copies if copy.name in {each.name for each in recorded}], missing
     if is_loss_known and len(missing) == len(recorded):
         return copies, missing
-    # Later ones are of a server that does not know yet that it was superseded, or count for nothing yet.
+    # Later ones are of a superseded server that has not noticed, or do not count yet.
     return [copy for copy in copies if copy.name <= counted.name], missing
 
 
 def _missing_copies(environment: ContainerEnvironment, checkpoint: Checkpoint | None, remote: RemoteLog) -> str:
-    """Return why checkpoint and log do not tell all that there was, with the names of the copies that would; or ""."""
+    """Return why checkpoint and log are incomplete, with the names of the copies that are missing; "" if complete."""
     counted, before = environment.ownership.copy, environment.ownership.copy_before
     recorded = [each.name for each in (counted, before) if each is not None]
     names = " and ".join(f"{scope_of(environment.container)}{each}" for each in recorded) or "the checkpoint"
@@ -216,7 +216,7 @@ def _missing_copies(environment: ContainerEnvironment, checkpoint: Checkpoint | 
 def _replay(
     state: ContainerState, wal: Log, checkpoints: CheckpointStore, finder: LossFinder, *, replay_from: int
 ) -> None:
-    """Apply what the log holds after the checkpoint, and hold again what is not in tier 2. Blocks."""
+    """Apply the log after the checkpoint, and hold in memory the bytes that are not in tier 2. Blocks."""
     # Those that the log has lost the bytes of are to be found here at the end.
     unflushed = checkpoints.segments.unflushed()
     with state.segments.pin(unflushed):
@@ -270,7 +270,7 @@ def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Log) -> None:
 
 
 def _refuse_lost_checkpoint(wal: Log, *, has_chunks: bool) -> None:
-    """Raise unless the log goes back to its very beginning, so that it says all that a checkpoint could."""
+    """Raise unless the log goes back to its beginning, so that no checkpoint is needed."""
     report = wal.report
     if report.last_sequence and report.first_sequence > 1:
         found = f"the log starts at sequence {report.first_sequence} only"

@@ -3,7 +3,7 @@
     cluster.json    at the root of the prefix: format version, server id, and the CRC-32C of that in hexadecimal digits;
                     created once with put-if-absent. An object without the checksum was written before there was one
 
-If it is missing or damaged, and the history below the prefix says whose it is, it is made again. A prefix belongs to
+If it is missing or damaged, and the history below the prefix names the server, it is written again. A prefix belongs to
 the server that came first: two by mistake would delete each other's chunks as orphans.
 """
 
@@ -61,9 +61,9 @@ async def open_store(
 
     Raises:
         MissingExtraError: obstore is not installed.
-        ConfigurationError: the environment does not say enough.
-        StoreUnfitError: the store does not do what it must.
-        StorageError: it does not answer, or does not let us in. One that asks to come back later, or is full, is asked
+        ConfigurationError: settings are missing in the environment.
+        StoreUnfitError: the store does not keep its promises.
+        StorageError: it does not answer, or denies access. A store that is busy or full is tried
             again.
     """
     cloud = store or await CloudStore.connect(
@@ -102,7 +102,7 @@ async def _probed(store: RetryingStore, url: StoreUrl, clock: Clock) -> Honesty:
 
 @dataclass(frozen=True, slots=True)
 class PrefixOwner:
-    """What the object says that names the server of a prefix.
+    """The content of the object that names the server of a prefix.
 
     Attributes:
         server_id: None if the object is missing or damaged.
@@ -120,7 +120,7 @@ async def find_owner(store: ObjectStore, url: StoreUrl) -> PrefixOwner:
 
     Raises:
         StoreUnfitError: another version wrote it.
-        StorageError: the store does not answer, or does not let us in.
+        StorageError: the store does not answer, or denies access.
     """
     try:
         found = await store.get(OWNER_KEY)
@@ -135,16 +135,16 @@ async def find_owner(store: ObjectStore, url: StoreUrl) -> PrefixOwner:
 async def claim(
     store: ObjectStore, url: StoreUrl, *, server_id: uuid.UUID, is_new: bool, known: uuid.UUID | None = None
 ) -> None:
-    """Make sure that what is below a prefix is that of a server; the first one to come gets it.
+    """Claim a prefix for a server; the first server gets it.
 
     Args:
-        is_new: whether the server has kept nothing so far; then there may be nothing yet.
-        known: the server to which the prefix belongs as its history says, if the object that names it is missing or
-            damaged: the object is made again then.
+        is_new: whether the server has stored nothing so far; then the prefix may be empty.
+        known: the server that the history below the prefix names, if the object that names it is missing or
+            damaged: the object is written again then.
 
     Raises:
         StoreUnfitError: it is that of another server, or it is empty and should not be.
-        StorageError: the store does not answer, or does not let us in, or does not say whose it is.
+        StorageError: the store does not answer, or denies access, or the object is damaged.
     """
     found = await find_owner(store, url)
     if found.server_id is None:
@@ -165,7 +165,7 @@ async def _name_owner(
     is_new: bool,
     known: uuid.UUID | None,
 ) -> PrefixOwner:
-    """Store the object that names the server of a prefix, unless another server was faster, and return what it says."""
+    """Store the object that names the server of a prefix, unless another server was faster; return its content."""
     if known not in (None, server_id):
         return PrefixOwner(known, found.tag)
     if known is None and found.tag:
@@ -201,7 +201,7 @@ def _checksum(server_id: str) -> str:
 
 
 class _DamagedOwnerError(Exception):
-    """The object that names the server of a prefix is damaged; the text is what is wrong."""
+    """The object that names the server of a prefix is damaged; the text names the fault."""
 
 
 def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID:

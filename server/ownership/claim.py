@@ -15,7 +15,7 @@ In this order, at each start of a container:
    claim that rebuilds the manifest finds each owner (`rebuild`). A claimant that starts over clears the epoch before
    it reads anything: of two claimants, at most one waits for the lease of the other.
 
-A crash between any two steps leaves a folder that can claim the container, or that knows that it must not.
+A crash between any two steps leaves a folder that can claim the container, or in which a claim is refused.
 """
 
 import asyncio
@@ -70,14 +70,14 @@ async def claim_container(
 ) -> ManifestOwnership:
     """Claim a container for this process, again if it has it already, and return the right to change it.
 
-    Cancelling leaves it open whether the claim succeeds; the folder knows of it, and a claim in it is possible.
+    After a cancel the claim may have succeeded or not; the folder records it, so the next claim in it is possible.
 
     Args:
         lease: of this process, started.
         folder: of the container; its log and its checkpoint are there.
         next_epoch: above all epochs that are known there.
         has_remote_log: whether its log is to be in the store.
-        discard: deletes what is kept of the container in the folder, as others have changed it since; blocks.
+        discard: deletes the files of the container in the folder, which other servers have superseded; blocks.
         newest_copy: called to rebuild a manifest that is missing or damaged.
         on_fenced: called once, in the loop, when another server is seen to have taken over; that of the lease if not
             given.
@@ -88,7 +88,7 @@ async def claim_container(
         OwnedElsewhereError: another server has it, or has had it since this folder did; names it, and what to do.
         StoreUnfitError: there is no manifest where there must be one, or it is that of another server, or its log is
             elsewhere.
-        ConfigurationError: the folder does not tell what it has claimed.
+        ConfigurationError: the claim file of the folder is damaged.
         OwnerFencedError: another server has taken over everything that this process had.
         StorageError: disk or store cannot be used now. Try again.
     """
@@ -166,7 +166,7 @@ class _Claiming:
             owner = found.manifest.owner if found else None
             knows = _knows(mine, found)
             if owner is not None and not await self._is_over(owner, mine, knows=knows):
-                # It was released meanwhile, or somebody else takes over. A standby sees any number of owners.
+                # It was released meanwhile, or another server takes over. A standby waits for any number of owners.
                 failed_count = 0 if self._on_standby else failed_count + 1
                 continue
             await self._lease.confirm()  # it may have stood still while it waited
@@ -177,7 +177,7 @@ class _Claiming:
                 continue
             wanted = self._wanted(found, acknowledged=await self._acknowledged(found))
             if self._has_remote_log and not knows:
-                # Before the folder knows the claim: after a crash in between it would keep what is discarded here.
+                # Before the claim is in the folder: after a crash in between, the folder would keep superseded files.
                 await _to_the_end(self._discard)
             begun = (mine or NO_CLAIM).begun(wanted.claim_id, over=found.manifest.claim_id if found else None)
             await self._keep(begun)
@@ -340,7 +340,7 @@ class _Claiming:
             return ""
 
     async def _rebuilt(self, tag: str) -> FoundManifest | None:
-        """Return the manifest as other objects tell it, to be put in the place of the object with a tag."""
+        """Return the manifest, rebuilt from other objects, to be put in the place of the object with a tag."""
         manifest = await rebuilt_manifest(
             self._store,
             self._container,
@@ -371,13 +371,13 @@ class _Claiming:
         return False
 
     async def _acknowledged(self, found: FoundManifest | None) -> int:
-        """Return the last batch of the log that is known to be acknowledged: the manifest tells the next start."""
+        """Return the last batch of the log that is known to be acknowledged, for the manifest."""
         if found is None or found.manifest.log is None:
             return 0
         acknowledged = max(found.manifest.log.acknowledged, self._lease.acknowledged)
         if (owner := found.manifest.owner) is None:
             return acknowledged
-        # After its end: what it acknowledges later, its fence decides.
+        # Read after the lease has ended: the fence decides about later batches.
         return max(acknowledged, await read_acknowledged(self._store, owner))
 
     def _wanted(self, found: FoundManifest | None, *, acknowledged: int) -> Manifest:
@@ -450,7 +450,7 @@ class _Claiming:
         )
 
     async def _forget(self, owner: Claimant | None) -> None:
-        """Delete the lease of a process before in this folder; one elsewhere is to find who has ended its lease."""
+        """Delete the lease of an earlier process of this folder; an owner elsewhere has to find its lease ended."""
         if owner is None or owner.worker_id == self._worker.worker_id or owner.place != self._worker.place:
             return
         key = lease_key(owner.worker_id)

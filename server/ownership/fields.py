@@ -1,4 +1,4 @@
-"""A JSON object whose fields are asked for by kind, so that each complaint names the field and what it must be.
+"""A JSON object whose fields are read by kind, so that each error names the field and the values that are allowed.
 
 Manifests, leases and claims of folders are such objects: small, in ASCII, with no field that is not known. The last
 field is `checksum`, 8 hexadecimal digits: the CRC-32C of the object as it is written without this field. An object
@@ -23,11 +23,11 @@ CHECKSUM_NAME: Final = "checksum"
 class Fields:
     """The fields of an object that was read.
 
-    All methods raise ValueError with what is wrong, as it continues the name of the object.
+    All methods raise ValueError; its text continues the name of the object.
     """
 
     def __init__(self, content: object, *, path: str = "") -> None:
-        """Take what was read, and where in the whole it is: empty, or a name with a dot at its end."""
+        """Take the decoded value, and its path in the whole: empty, or a name with a dot at its end."""
         if not isinstance(content, dict):
             raise ValueError(f"{path.removesuffix('.') or 'it'} is {_shown(content)}; it must be an object")
         self._content = content
@@ -129,7 +129,7 @@ class Fields:
         return name in self._content
 
     def end(self) -> None:
-        """Check that all fields were asked for."""
+        """Raise if the object has fields that were not read."""
         others = sorted(self._content.keys() - self._asked)
         if others:
             raise ValueError(f"{self._path}{others[0]} is no field that this version knows")

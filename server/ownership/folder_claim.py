@@ -3,7 +3,7 @@
     containers/0000/claim.json
 
     format_version  1
-    claimed         null, or the UUID of the newest claim that this folder knows to have been its own
+    claimed         null, or the UUID of the newest claim of this folder that has succeeded
     claiming        UUIDs of claims after that one which were begun, the oldest first; each may have succeeded
     restored_from   null, or the copy from which the folder was restored under `claimed`; empty if there was none
 

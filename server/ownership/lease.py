@@ -17,22 +17,24 @@
 
 All versions have the same size, so that a bucket without space takes a renewal: spaces fill the object up.
 
-A start that finds less in the log than `acknowledged` knows that acknowledged batches are missing. It cannot know what
-was acknowledged after the last renewal.
+A start that finds less in the log than `acknowledged` detects that acknowledged batches are missing. Batches that were
+acknowledged after the last renewal are not detected.
 
-No clock is compared with that of another machine. Who wants to take over reads the object, and reads it again after
-`lease_s` of its own time: if it is the same, its owner has said nothing for that long. Then it is ended, by
-compare-and-swap, so that an owner that comes back late fails at its next renewal, and knows.
+No clock is compared with the clock of another machine. A claimant reads the object, and reads it again after `lease_s`
+of its own time: if it is the same, its owner has not renewed it for that long. The claimant then ends the lease, by
+compare-and-swap, so an owner that comes back late fails at its next renewal.
 
-The other half is with the owner. A process that stood still (SIGSTOP, a machine that was suspended) may have been taken
-over in the meantime, and does not know it when it wakes. So it measures the time since it last heard of the store, and
-acknowledges nothing if that is above `lease_s` until a renewal that began afterwards has succeeded. (Of a virtual
-machine that is paused all clocks may stand still; then it learns of a takeover at its next renewal.) A store that fails
-is heard of: a server whose log is its own keeps serving while nobody can reach the store. (A server that alone cannot
-reach it does, too: what it acknowledges after it was taken over is only in its own log.) A server whose log is in the
-store acknowledges nothing then, and it answers nothing either: its lease has lapsed, and another server may have
-acknowledged what it does not know of. The time is measured from the first attempt at the last renewal that succeeded,
-which may have landed without an answer; so the lease lapses before anybody can have found it silent for as long.
+The other half is with the owner. A process that stood still (SIGSTOP, a suspended machine) may have been taken over in
+the meantime, and cannot see that when it wakes. So it measures the time since the last answer of the store. If that is
+above `lease_s`, it acknowledges nothing until a renewal that began afterwards has succeeded. (All clocks of a paused
+virtual machine may stand still; then its next renewal fails after a takeover.)
+
+An error of the store counts as an answer. A server with a local log therefore keeps serving while the store fails for
+all servers. (It also does if the store fails for it alone: batches that it acknowledges after a takeover are only in
+its own log.) A server whose log is in the store acknowledges nothing then, and sends no replies: its lease has lapsed,
+and another server may have acknowledged batches that it has not read. The time is measured from the first attempt at
+the last renewal that succeeded, which may have landed without an answer. So the lease lapses before any other server
+can have found it silent for as long.
 """
 
 import asyncio
@@ -70,16 +72,16 @@ RENEWALS_COUNT: Final = 3
 LATE_COUNT_MAX: Final = 4
 """Renewals that have not been answered in time and may still be: no more are sent beside them in a long outage."""
 LOOKS_COUNT: Final = 4
-"""In `lease_s`, by who watches the lease of another one."""
+"""In `lease_s`, by a claimant that watches the lease of another server."""
 BLOCK_BYTES: Final = 1024
 """The size of a lease is a multiple of this."""
 ENDER_BYTES: Final = 512
-"""Reserved in a lease for who ends it: host and folder, unless their names are long."""
+"""Reserved in a lease for its ender: host and folder, unless their names are long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ender:
-    """Who has ended a lease."""
+    """The server that has ended a lease."""
 
     worker_id: uuid.UUID
     host: str
@@ -160,7 +162,7 @@ def decode_lease(content: bytes, *, place: str = "lease") -> Lease:
         place: where they are from, for the error.
 
     Raises:
-        ManifestUnreadableError: they are none, or another version wrote them; says what is wrong.
+        ManifestUnreadableError: they are not a lease, or another version wrote them.
     """
     try:
         fields = Fields.decode(content, version=FORMAT_VERSION)
@@ -228,13 +230,13 @@ class WorkerLease:
         self._tag = ""
         # The version that comes next, from its first attempt on.
         self._wanted: Lease | None = None
-        # What starts of the container before the newest one have acknowledged, and what tells it of that one.
+        # The last batch that earlier starts of the container have acknowledged, and a function for the newest start.
         self._acknowledged_before = 0
         self._acknowledged: Callable[[], int] = lambda: 0
         # Of the claim that was announced last, 0 if it was withdrawn.
         self._epoch = 0
         # The renewal that is waited for. After an error, or without an answer in time, the same bytes are put again, so
-        # whatever of an older one comes late changes nothing: one lost packet does not let the lease run out.
+        # an older one that comes late changes nothing: one lost packet does not end the lease.
         self._pending: asyncio.Task[str] | None = None
         self._late: set[asyncio.Task[str]] = set()
         self._pending_s = 0.0
@@ -243,7 +245,7 @@ class WorkerLease:
         self._renewing = asyncio.Lock()
         # When the last attempt was begun of which there was an answer, be it an error or its time-out.
         self._heard_s = clock.elapsed_s()
-        # From when on others may have seen the last renewal: nobody finds the lease silent for longer.
+        # When other servers may have seen the last renewal first: none finds the lease silent for longer.
         self._seen_from_s = self._heard_s
         # When it was seen that the process had stood still; renewals that were begun later clear it.
         self._stalled_s: float | None = None
@@ -263,7 +265,7 @@ class WorkerLease:
 
     @property
     def fenced(self) -> OwnerFencedError | None:
-        """The error that says who has ended the lease, if it was ended."""
+        """The error that names the server that has ended the lease; None if it was not ended."""
         return self._fenced
 
     @property
@@ -272,7 +274,7 @@ class WorkerLease:
         return max(self._acknowledged_before, self._acknowledged())
 
     def watch_acknowledged(self, acknowledged: Callable[[], int]) -> None:
-        """Let each renewal tell what was acknowledged by then; the function of an earlier start is asked no more."""
+        """Report the result of a function in each renewal, in place of the function of an earlier start."""
         self._acknowledged_before = self.acknowledged
         self._acknowledged = acknowledged
 
@@ -319,7 +321,7 @@ class WorkerLease:
                 each.cancel()
 
     async def confirm(self) -> None:
-        """Return at once unless the process stood still; then when it is known that nobody has taken over.
+        """Return at once unless the process stood still; then wait until a renewal shows that no server has taken over.
 
         Raises:
             OwnerFencedError: the lease was ended.
@@ -353,7 +355,7 @@ class WorkerLease:
         """Delete the lease, after all containers were released and `run` was ended. A lease that was ended stays.
 
         Raises:
-            StorageError: it may stay; who looks at it will find it dead after a while.
+            StorageError: it may stay; it expires after `lease_s`.
         """
         if self._fenced is None:
             await self.store.delete([self._key])
@@ -387,7 +389,7 @@ class WorkerLease:
             self._heard(started_s)
 
     def _heard(self, started_s: float) -> None:
-        """Take what an attempt came to that was begun or continued at that time."""
+        """Process the result of an attempt that was begun or continued at that time."""
         pending = self._pending
         assert pending is not None
         failure: StorageError | None = None
@@ -455,7 +457,7 @@ class _EndedError(Exception):
     """The lease is not ours any more.
 
     Attributes:
-        found: what is there instead, if anything.
+        found: the object in its place; None if there is none.
     """
 
     def __init__(self, found: StoredObject | None) -> None:
@@ -475,12 +477,12 @@ class Watched(Enum):
 
 
 async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[Watched, StoredObject | None]:
-    """Watch the lease of an owner until it changes, at most for its length; return also what it is in the end.
+    """Watch the lease of an owner until it changes, at most for its length; return also its last version.
 
     One that is missing, or was ended before, is watched for as long: its owner may not have noticed it yet.
 
     Raises:
-        StorageError: the store does not say.
+        StorageError: the store does not answer.
     """
     key = lease_key(owner.worker_id)
     first = await _read(store, key)
@@ -507,7 +509,7 @@ def is_ended(found: StoredObject | None, *, key: str) -> bool:
 
 
 def _readable(found: StoredObject, owner: Claimant) -> Lease:
-    """Return a lease, or as much of it as its owner has told elsewhere if it is damaged."""
+    """Return a lease; if it is damaged, the fields that the claim of its owner has, too."""
     try:
         return decode_lease(found.content)
     except ManifestUnreadableError:
@@ -522,7 +524,7 @@ def _readable(found: StoredObject, owner: Claimant) -> Lease:
 
 
 async def read_acknowledged(store: ObjectStore, owner: Claimant) -> int:
-    """Return the last batch that an owner has acknowledged, as its lease tells; 0 if that does not.
+    """Return the last acknowledged batch in the lease of an owner; 0 if there is no lease or it is damaged.
 
     Raises:
         StorageError: the store does not answer.
@@ -558,7 +560,7 @@ async def read_lease(store: ObjectStore, owner: Claimant) -> StoredObject | None
     """Return the lease of an owner as it is stored, None if there is none.
 
     Raises:
-        StorageError: the store does not say.
+        StorageError: the store does not answer.
     """
     return await _read(store, lease_key(owner.worker_id))
 

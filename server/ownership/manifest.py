@@ -8,7 +8,7 @@ It is a JSON object of at most 64 KiB with exactly these fields:
     server_id       UUID of the server whose history is below the prefix
     container       number of the container, as in the key
     epoch           of the newest start; never smaller than in an earlier version of the object
-    claim_id        UUID drawn for the newest claim; the folder that has made it knows it (`folder_claim`)
+    claim_id        UUID drawn for the newest claim; it is in the folder that has made the claim, too (`folder_claim`)
     changes         how often the object has changed: each version has other bytes, and so another tag
     claimant        who has made the newest claim: worker_id, host, folder, place, since (UTC), lease_s
     is_released     whether the claimant has given the container back in an orderly stop
@@ -82,7 +82,7 @@ _REMOTE_LOG: Final = "object"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimant:
-    """Who has claimed a container.
+    """A server that has claimed a container.
 
     Attributes:
         worker_id, host, folder, place: as of `Worker`.

@@ -47,7 +47,7 @@ async def read_manifest(store: ObjectStore, container: int, *, url: str) -> Foun
     Raises:
         ManifestDamagedError: it is not what was written.
         ManifestUnreadableError: it is of another container, or of another version.
-        StorageError: the store does not say.
+        StorageError: the store does not answer.
     """
     key = manifest_key(container)
     try:
@@ -116,7 +116,7 @@ class ManifestOwnership:
 
     @property
     def copy_before(self) -> CopyRecord | None:
-        """The copy that counted before it, as the manifest says, see `Ownership`."""
+        """The copy before it that the manifest names, see `Ownership`."""
         return self._found.manifest.checkpoint_before
 
     def copy_unusable(self, name: str) -> None:
@@ -136,7 +136,7 @@ class ManifestOwnership:
 
     @property
     def fenced(self) -> OwnerFencedError | None:
-        """The error that says who has taken over, the container or all that this process had, if that is known."""
+        """The error that names the server that has taken over the container or the lease; None if none is known."""
         return self._fenced or self._lease.fenced
 
     def statistics(self) -> OwnershipStatistics:
@@ -153,7 +153,7 @@ class ManifestOwnership:
         )
 
     async def record_copy(self, copy: CopyRecord) -> None:
-        """Let the manifest name a copy, and the log begin where the copy before it needs it, see `Ownership`.
+        """Name a copy in the manifest, and begin the log where the copy before it needs it, see `Ownership`.
 
         Cancelling leaves it open whether it does.
         """
@@ -166,7 +166,7 @@ class ManifestOwnership:
         return replace(manifest, checkpoint=copy, checkpoint_before=before, log=log)
 
     def _shortened(self, log: RemoteLog, from_sequence: int) -> RemoteLog:
-        """Return the log from a batch on, without epochs that end before: a fence below tells of none of the others."""
+        """Return the log from a batch on, without epochs that end before: no other epoch depends on their fences."""
         first = max(log.from_sequence, from_sequence)
         # No epoch ends before an earlier one does, and that of this start has not ended.
         needed = next(each for each in log.epochs if self._epoch_ends.get(each, first + 1) > first)
@@ -178,9 +178,9 @@ class ManifestOwnership:
         return self.epoch
 
     async def release(self) -> None:
-        """Let the manifest say that the container has no owner, see `Ownership`.
+        """Mark the container as released in the manifest, see `Ownership`.
 
-        Nothing is done if another server has it: there is nothing to give up.
+        Does nothing if another server has the container.
 
         Raises:
             OwnerFencedError: it is seen only now that another server has it.
@@ -217,7 +217,7 @@ class ManifestOwnership:
             )
 
     def _acknowledging(self, manifest: Manifest) -> Manifest:
-        """Return a manifest that tells what is acknowledged by now, if its log is in the store."""
+        """Return a manifest with the last acknowledged batch, if its log is in the store."""
         if manifest.log is None:
             return manifest
         acknowledged = max(manifest.log.acknowledged, self._lease.acknowledged)
@@ -246,7 +246,7 @@ class ManifestOwnership:
                 self._on_fenced(self._fenced)
             raise self._fenced
         if found.manifest.changes < ours.changes:
-            # It was put back to an older version, which names what is deleted by now.
+            # It was put back to an older version, which names objects that are deleted by now.
             self._found = replace(self._found, tag=found.tag)
         else:
             self._found = found

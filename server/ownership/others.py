@@ -1,4 +1,4 @@
-"""The leases of other servers with the same prefix: those that wait, and what is left of those that were killed."""
+"""Leases of other servers with the same prefix: of standbys, and of servers that were killed."""
 
 import uuid
 
@@ -9,12 +9,12 @@ from .lease import WORKERS_PREFIX, decode_lease, lease_key
 
 
 async def other_leases(store: ObjectStore, worker_id: uuid.UUID) -> dict[str, str]:
-    """Return the key and the tag of each lease that is not of this worker, and that nobody has ended.
+    """Return the key and the tag of each lease of another worker that was not ended.
 
     A listing, and one request for each. One that is still renewed has another tag after a third of its length.
 
     Raises:
-        StorageError: the store does not say.
+        StorageError: the store does not answer.
     """
     own = lease_key(worker_id)
     keys = [each.key async for page in store.list(WORKERS_PREFIX) for each in page if each.key != own]
@@ -25,5 +25,5 @@ async def other_leases(store: ObjectStore, worker_id: uuid.UUID) -> dict[str, st
             if decode_lease(lease.content, place=key).ended_by is None:
                 found[key] = lease.tag
         except (ObjectNotFoundError, ManifestUnreadableError):
-            continue  # it has gone since, or nobody can wait with it
+            continue  # released since, or damaged: no standby has it
     return found

@@ -1,4 +1,4 @@
-"""What a container needs to know of its right to change what is kept of it, wherever that is decided.
+"""The right of a container to change its stored data, in the folder or in a store.
 
 There are two kinds. In a data folder of its own a server has that right while it holds the lock of the folder
 (`FolderOwnership`). In an object store another server can take over at any time, so the right is a manifest that is
@@ -75,7 +75,7 @@ class OwnershipStatistics:
 
 
 class Ownership(Protocol):
-    """The right of one start of a container to change what is kept of it. Belongs to one event loop."""
+    """The right of one start of a container to change its stored data. Belongs to one event loop."""
 
     @property
     def epoch(self) -> int:
@@ -94,7 +94,7 @@ class Ownership(Protocol):
     def is_stalled(self) -> bool:
         """Whether this process stood still for so long that another may have taken over without its knowledge.
 
-        Then nothing may be acknowledged. Cheap: it is asked for every batch.
+        Then no batch may be acknowledged. Cheap: it is read for every batch.
         """
         ...
 
@@ -113,7 +113,7 @@ class Ownership(Protocol):
 
     @property
     def copy(self) -> CopyRecord | None:
-        """The newest copy that counts; None if there is none, or if the names of copies are all that tells."""
+        """The newest copy that counts; None if there is none, or if only the names of copies show it."""
         ...
 
     @property
@@ -135,12 +135,12 @@ class Ownership(Protocol):
 
         Args:
             epoch_ends: for each, the first sequence that is not in it.
-            acknowledged: returns the last batch that was acknowledged; asked at any time from now on.
+            acknowledged: returns the last batch that was acknowledged; may be called at any time from now on.
         """
         ...
 
     async def record_copy(self, copy: CopyRecord) -> None:
-        """Let a published copy count. Only afterwards may the log forget, and what only older copies need be deleted.
+        """Make a published copy count. Recycle the log, and delete the chunks of older copies, only afterwards.
 
         Raises:
             OwnerFencedError: another server owns the container now; nothing was changed.
@@ -149,7 +149,7 @@ class Ownership(Protocol):
         ...
 
     async def raise_epoch(self) -> int:
-        """Continue under a higher epoch, as somebody has published under this one; return it.
+        """Continue under a higher epoch, since another server has published under this one; return it.
 
         Raises:
             OwnerFencedError, StorageError: as of `record_copy`.
@@ -170,7 +170,7 @@ class Ownership(Protocol):
 
 
 class FolderOwnership:
-    """The ownership of a container whose folder is locked, and whose tier 2 is nobody else's.
+    """The ownership of a container whose folder is locked, and whose tier 2 has no other server.
 
     Args:
         epoch: above those of all earlier starts.
@@ -190,10 +190,10 @@ class FolderOwnership:
         """Do nothing: a start looks for whole copies by their names."""
 
     def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
-        """Do nothing: the log knows where it begins, and where it ends."""
+        """Do nothing: the log in a folder records where it begins and ends."""
 
     async def record_copy(self, copy: CopyRecord) -> None:
-        """Do nothing: the names of copies tell which is the newest."""
+        """Do nothing: the names of copies show which is the newest."""
 
     async def raise_epoch(self) -> int:
         """Continue under the next epoch, see `Ownership`."""

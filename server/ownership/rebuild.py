@@ -19,7 +19,7 @@ closed the earlier epochs can be above that: each of them has failed, or is stil
 are left for them. If there were more, two owners might share an epoch. They compete for the same names then, so no
 sequence is acknowledged twice; but the log of the second one ends, and may have to be repaired.
 
-Two claims may rebuild at once. Each puts its manifest in the place of what it has found, missing or damaged, by a
+Two claims may rebuild at once. Each puts its manifest in the place of the missing or damaged one, by a
 conditional put. One succeeds, and the other one starts over.
 """
 
@@ -53,7 +53,7 @@ NewestCopy = Callable[[], Awaitable[CopyRecord | None]]
 async def rebuilt_manifest(
     store: ObjectStore, container: int, *, server_id: uuid.UUID, worker: Worker, newest_copy: NewestCopy
 ) -> Manifest | None:
-    """Return the manifest of a container as the other objects tell it; None if the container has no log.
+    """Return the manifest of a container, rebuilt from other objects; None if the container has no log.
 
     Args:
         server_id: of the server to which the prefix belongs.
@@ -167,7 +167,7 @@ async def _leases(store: ObjectStore) -> list[Lease]:
             try:
                 found.append(decode_lease((await store.get(each.key)).content, place=each.key))
             except (ObjectNotFoundError, ManifestUnreadableError):
-                continue  # released since, or damaged: no other object has what it said
+                continue  # released since, or damaged: no other object has its fields
     return found
 
 

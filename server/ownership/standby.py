@@ -3,7 +3,7 @@
 A start that finds an owner is refused unless that is silent for the length of its lease (`watch_lease`). A standby
 waits on. It looks at the lease more often, since a takeover begins with the look that finds it silent for so long. And
 it takes only the silence of the owner for silence: after an outage of the store, in which the owner could not renew its
-lease and nobody could have read that, the whole length counts again.
+lease and no server could have read it, the whole length counts again.
 """
 
 import logging
@@ -40,7 +40,7 @@ async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tupl
             is_failing, since_s = True, None
         else:
             is_failing = False
-            # What a slow look tells may be older than a renewal that the same trouble has held up.
+            # The result of a slow look may be older than a renewal that the same outage has held up.
             is_slow = clock.monotonic_s() - asked_s > owner.lease_s / RENEWALS_COUNT
             is_same = since_s is not None and (found and found.content) == (seen and seen.content)
             if since_s is not None and not is_same and is_ended(found, key=lease_key(owner.worker_id)):

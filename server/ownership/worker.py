@@ -37,7 +37,7 @@ class Worker:
     def in_folder(cls, folder: Path, *, clock: Clock) -> Self:
         """Return this process, which holds the lock of a data folder. Blocks."""
         host = socket.gethostname()
-        # What is no UTF-8 in a path could not be printed.
+        # Bytes of a path that are not UTF-8 cannot be printed.
         real = os.fsencode(os.path.realpath(folder)).decode(errors="backslashreplace")
         try:
             lock = os.stat(folder / LOCK_NAME).st_ino

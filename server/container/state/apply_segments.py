@@ -18,7 +18,7 @@ _MERGED: Final = "#merged/"
 
 
 def merge_marker(source_id: int) -> str:
-    """Return the attribute that says, on the target, that a segment was merged into it. Clients cannot set it.
+    """Return the attribute of a target that records the merge of a segment into it. Clients cannot set it.
 
     Its value is the name that the segment had.
     """
@@ -46,7 +46,7 @@ def create_segment(
 
 
 def seal_segments(batch: CurrentBatch, segment_ids: Iterable[int]) -> None:
-    """Let segments take no more appends."""
+    """Seal segments against appends."""
     state = batch.state
     for segment_id in segment_ids:
         segment = state.segments.loaded(segment_id)
@@ -112,7 +112,7 @@ def _segment_deleted(batch: CurrentBatch, record: m.SegmentDeleted) -> None:
 
 
 def _check_raw(batch: CurrentBatch, segment: Segment | None, change: str) -> None:
-    """Raise if a segment is part of a stream, or of an open transaction: these say themselves what becomes of it."""
+    """Raise if a segment is part of a stream, or of an open transaction, which decide about their segments."""
     if segment is None:
         return
     if segment.stream_id:
@@ -160,7 +160,7 @@ def merge_segment(
     size: int,
     event_count: int,
 ) -> None:
-    """Let bytes of a segment be those of another, as `check_merge` permits; nothing is copied.
+    """Merge the bytes of a segment into another, as `check_merge` permits, without a copy.
 
     What the log has lost of the source is damaged.
 
@@ -241,7 +241,7 @@ def _segment_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
         event_count=record.event_count,
     )
     if source is not None and source.link is not None:
-        # Its name is free again; the one it has now cannot be asked for.
+        # Its name is free again; clients cannot request its new name.
         old_name, source.name = source.name, f"{source.name}#merged-{source.segment_id}"
         state.segments.renamed(source, old_name=old_name)
 
