@@ -4,13 +4,14 @@ A subscription delivers bytes, cut at any place; here they become whole blocks a
 counts as consumed when it is taken. One that is larger than the window is let through as a whole.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from millrace.client.transport.channel import Channel
 from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_scan import fields_at
-from millrace.model.errors import BlockCorruptError, CutInvalidError
+from millrace.model.errors import BlockCorruptError, CutInvalidError, ErrorFacts, EventTooLargeError
 from millrace.model.event_block import EventBlock, unpack_block
 from millrace.model.position import Position
 from millrace.wire import messages as m
@@ -53,10 +54,12 @@ class BlockStream(Subscription[PlacedBlock]):
 
         BlockCorruptError   the bytes are no block
         CutInvalidError     a position is after the last event of its block, or inside a block
+        EventTooLargeError  the block is too large to be fetched
 
     Args:
         start: (offset, index) to start at.
         end: (offset, index) to stop before, None for no end.
+        block_bytes_max: a block above this and above the window is not fetched, None for no limit.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class BlockStream(Subscription[PlacedBlock]):
         start: tuple[int, int],
         end: tuple[int, int] | None,
         window_bytes: int,
+        block_bytes_max: int | None = None,
         on_change: "Callable[[BlockStream], None]" = lambda _: None,
     ) -> None:
         super().__init__(
@@ -79,6 +83,7 @@ class BlockStream(Subscription[PlacedBlock]):
         )
         self._start = start
         self._end = end
+        self._block_bytes_max = math.inf if block_bytes_max is None else max(block_bytes_max, window_bytes)
         # The offset of the block that comes next: after those in the queue, each with its offset.
         self._block_offset = start[0]
         # What has come of that block, and its size: that of the header, which names it, while less has come.
@@ -88,6 +93,11 @@ class BlockStream(Subscription[PlacedBlock]):
         self._has_all = end is not None and start >= end
         if self._has_all:
             self._change(END)
+
+    def close(self) -> None:
+        """End the subscription; what waits here is dropped, also a part of a block. Closing again does nothing."""
+        super().close()
+        self._pieces = []
 
     def _take(self) -> PlacedBlock:
         offset, data = self._queue[0]
@@ -126,6 +136,7 @@ class BlockStream(Subscription[PlacedBlock]):
             place += used
             self._partial_bytes += used
             if self._partial_bytes < self._wanted_bytes:
+                self._check_size()
                 self._pieces.append(piece)
                 self._require(self._block_offset + self._wanted_bytes)
                 continue
@@ -148,6 +159,21 @@ class BlockStream(Subscription[PlacedBlock]):
             raise CutInvalidError(
                 f"segment {self.segment_id}: {self._end[0]}, where reading is to end, is no border of a block after"
                 f" {self._block_offset}"
+            )
+
+    def _check_size(self) -> None:
+        """Check that the block that is awaited may be fetched.
+
+        Raises:
+            EventTooLargeError: it is too large.
+        """
+        if self._wanted_bytes > self._block_bytes_max:
+            raise EventTooLargeError(
+                ErrorFacts(
+                    message=f"segment {self.segment_id}: the block at {self._block_offset} has {self._wanted_bytes}"
+                    f" bytes, at most {self._block_bytes_max} are fetched",
+                    length=self._wanted_bytes,
+                )
             )
 
     def _accept(self, data: memoryview) -> None:

@@ -58,10 +58,13 @@ class ReaderOptions:
         window_bytes: fetched ahead over all segments together, also after they were split; each has at least 64 KiB.
             Of several streams each has its share.
         discover_interval_s: how often a reader of patterns looks for new streams.
+        block_bytes_max: a larger block is not fetched, unless it fits the window of its segment: the reader raises
+            EventTooLargeError, whose `length` is the size of the block. None for no limit.
     """
 
     window_bytes: int = 32 * MIB
     discover_interval_s: float = 5.0
+    block_bytes_max: int | None = None
 
     def __post_init__(self) -> None:
         if self.window_bytes < SEGMENT_WINDOW_BYTES_MIN:
@@ -358,6 +361,7 @@ class Reader(EventReader):
                 start=place,
                 end=self._limits.get(segment_id, place) if self._is_bounded else None,
                 window_bytes=window_bytes,
+                block_bytes_max=self._options.block_bytes_max,
                 on_change=self._changed,
             )
             source.start()

@@ -73,6 +73,10 @@ TRANSITIONS: Final[dict[SubscriptionState, dict[SubscriptionEvent, SubscriptionS
 """Every legal event of every state, and the state after it."""
 
 
+def _ignore(_: object) -> None:
+    """Do nothing about a change."""
+
+
 class Subscription(ABC, Generic[Item]):
     """Items of one segment, in order. Belongs to one reader in one event loop.
 
@@ -94,7 +98,7 @@ class Subscription(ABC, Generic[Item]):
         offset: int,
         event_index: int = 0,
         window_bytes: int,
-        on_change: Callable[[Any], None] = lambda _: None,
+        on_change: Callable[[Any], None] = _ignore,
     ) -> None:
         self._channel = channel
         self.segment_id = segment_id
@@ -168,6 +172,7 @@ class Subscription(ABC, Generic[Item]):
         self._change(CLOSE)
         self.failure = None
         self._queue.clear()
+        self._on_change = _ignore  # or its reader would be freed by the garbage collector only, with its last block
         if self._channel.guard.forked:
             return
         self._wake()

@@ -12,34 +12,42 @@ its own, and a feed from there ends at once.
 
 A feed is a client of the server, as any other: it reads in the order of each key, over all splits and merges, it
 waits while the container is recovered, and the server's bounds hold for it.
+
+A feed that cannot send, or gets no memory for the block that comes next, rests: it closes its reader and its connection
+to the server, and keeps its position only. It fetches again from there.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from millrace.client.client import Client, connect
 from millrace.client.errors import CutTruncatedError, StreamNotFoundError
 from millrace.client.options import ClientOptions
 from millrace.client.read.reader import Reader, ReaderOptions
 from millrace.model.cut import HEAD, CutChoice, StreamCut
-from millrace.model.errors import MillraceError
+from millrace.model.errors import EventTooLargeError, MillraceError
 from millrace.model.event import Event
 from millrace.model.event_json import event_json
 from millrace.model.position import Position
 from millrace.wire.limits import KIB
 
 from .counters import FeedCounters
+from .feed_places import FeedMemory
 from .options import FeedOptions
 from .sse import KEEP_ALIVE, encode_message
 
 CHUNK_SIZE_BYTES: Final = 64 * KIB
 """Small messages are sent together, up to this."""
-WINDOWS_HELD: Final = 2
-"""The memory of a reader: its window here, and as much on its way from the server."""
+BLOCK_COPIES: Final = 3
+"""Of a block in memory: its bytes, its events, and the next block, which the reader fetches meanwhile."""
+IDLE_S: Final = 0.1
+"""A reader that may fetch large blocks is closed if no event comes for so long: a feed that waits holds a window."""
 EVENT_SIZE_BYTES: Final = 600
 """Memory of an event beside its value (measured, rounded up)."""
+CHUNK_COPIES: Final = 2
+"""Of what is being sent: the messages, and the frame of HTTP around them."""
 RETRY_MS: Final = 2000
 OPENING_TIMEOUT_S: Final = 5.0
 """For each request that has to be answered before a feed begins; less than the listener gives a whole answer."""
@@ -65,60 +73,180 @@ class Wanted:
     is_resumed: bool
 
 
-async def feed(
-    wanted: Wanted,
-    *,
-    address: str,
-    token: str,
-    options: FeedOptions,
-    counters: FeedCounters,
-    hold: Callable[[int], None],
-) -> AsyncGenerator[bytes]:
-    """Yield chunks of whole messages. The first one comes at once, when it is known that the feed can begin.
+class _NoRoomError(Exception):
+    """There is no memory for the block that was fetched."""
+
+
+class Feed:
+    """One feed: an iterator of chunks of whole messages. The first one comes when it is known that the feed can begin.
+
+    `__anext__` raises
+
+        MillraceError   what is wanted cannot be read; only before the first chunk
+        FeedOverError   it was read to its end before; only before the first chunk
 
     Close it (`aclose`): that ends its connection to the server. Cancelling does so, too.
-
-    Args:
-        hold: called with the memory that the feed holds from then on, in bytes.
-
-    Raises:
-        MillraceError: what is wanted cannot be read; only before the first chunk.
-        FeedOverError: it was read to its end before; only before the first chunk.
     """
-    asked = ClientOptions(client_name="millrace-console", request_timeout_s=OPENING_TIMEOUT_S)
-    window = ReaderOptions(window_bytes=options.feed_window_bytes)
-    reader_bytes = WINDOWS_HELD * options.feed_window_bytes
-    hold(reader_bytes)
-    start, begun = wanted.start, False
-    async with connect(address, token=token, options=asked) as client:
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        address: str,
+        token: str,
+        options: FeedOptions,
+        counters: FeedCounters,
+        memory: FeedMemory,
+    ) -> None:
+        self._wanted = wanted
+        self._address = address
+        self._token = token
+        self._options = options
+        self._counters = counters
+        self._memory = memory
+        # Where the next message begins, and whether the first one was sent, and the last one.
+        self._start = wanted.start
+        self._has_begun = self._is_over = False
+        # The size of the block that may be fetched, and the memory for it, both above the window: 0 if there is none.
+        self._block_length = self._block_bytes = 0
+        self._source: AsyncGenerator[bytes] | None = None
+
+    def __aiter__(self) -> Self:
+        """Iterate over the chunks."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next chunk, which is called for when most of the one before was taken."""
+        self._memory.sending(0)
         while True:
+            if self._source is None:
+                if self._is_over:
+                    raise StopAsyncIteration
+                await self._memory.room(self._block_bytes)
+                self._source = self._messages()
             try:
-                async with client.reader(wanted.stream, start=start, key=wanted.key, options=window) as reader:
-                    place, ahead = reader.position(), None
-                    if wanted.is_resumed and not begun:
-                        ahead = await _last_events(client, reader)
-                    begun = True
-                    yield encode_message(last_id=str(place), retry_ms=RETRY_MS)
-                    async for chunk in _chunks(
-                        reader, ahead, options=options, counters=counters, hold=lambda size: hold(reader_bytes + size)
-                    ):
-                        yield chunk
-                return
-            except CutTruncatedError as error:
-                begun = True
-                start = HEAD if error.resume_at is None else error.resume_at
-                content = {"error": str(error), "resume_at": str(start)}
-                yield encode_message(content, last_id=str(error.resume_at or ""), event="truncated")
-            except StreamNotFoundError as error:
-                if not begun:
-                    raise
-                yield encode_message({"reason": "deleted", "error": str(error)}, event="end")
-                return
-            except MillraceError as error:
-                if not begun:
-                    raise
-                yield encode_message({"error": f"{type(error).__name__}: {error}"}, event="failed")
-                return
+                chunk = await anext(self._source)
+            except _NoRoomError:
+                self._source = None
+                self._memory.rest()
+            else:
+                self._memory.sending(CHUNK_COPIES * len(chunk))
+                return chunk
+
+    async def rest(self) -> None:
+        """Hold the position only, until the next chunk is asked for. Not while a chunk is awaited."""
+        await self.aclose()
+        self._memory.rest()
+
+    async def aclose(self) -> None:
+        """Close the connection to the server."""
+        source, self._source = self._source, None
+        if source is not None:
+            await source.aclose()
+
+    async def _messages(self) -> AsyncGenerator[bytes]:
+        """Yield chunks from the position on, which is moved along."""
+        wanted = self._wanted
+        asked = ClientOptions(client_name="millrace-console", request_timeout_s=OPENING_TIMEOUT_S)
+        async with connect(self._address, token=self._token, options=asked) as client:
+            while True:
+                try:
+                    options = ReaderOptions(
+                        window_bytes=self._options.feed_window_bytes, block_bytes_max=self._block_length
+                    )
+                    async with client.reader(
+                        wanted.stream, start=self._start, key=wanted.key, options=options
+                    ) as reader:
+                        ahead = None
+                        if not self._has_begun:
+                            place = reader.position()
+                            if wanted.is_resumed:
+                                ahead = await _last_events(client, reader)
+                            self._has_begun, self._start = True, place
+                            yield encode_message(last_id=str(place), retry_ms=RETRY_MS)
+                        async for chunk in self._chunks(reader, ahead):
+                            yield chunk
+                    if self._is_over:
+                        return
+                    self._block_length = self._block_bytes = 0
+                    self._memory.hold(0)
+                except EventTooLargeError as error:
+                    self._hold_before_fetch(error.length or 0)
+                except CutTruncatedError as error:
+                    self._has_begun = True
+                    self._start = HEAD if error.resume_at is None else error.resume_at
+                    content = {"error": str(error), "resume_at": str(self._start)}
+                    yield encode_message(content, last_id=str(error.resume_at or ""), event="truncated")
+                except StreamNotFoundError as error:
+                    if not self._has_begun:
+                        raise
+                    yield self._last({"reason": "deleted", "error": str(error)}, event="end")
+                    return
+                except MillraceError as error:
+                    if not self._has_begun:
+                        raise
+                    yield self._last({"error": f"{type(error).__name__}: {error}"}, event="failed")
+                    return
+
+    def _hold_before_fetch(self, length: int) -> None:
+        """Allow blocks of so many bytes, of which each segment may fetch one. Raises like `_hold`."""
+        self._block_length = length
+        segments_count = len(self._start.places) if isinstance(self._start, StreamCut) else 1
+        self._hold((BLOCK_COPIES + segments_count - 1) * length)
+
+    def _hold(self, block_bytes: int) -> None:
+        """Hold memory for a block, beside what is held for another one.
+
+        Raises:
+            _NoRoomError: there is none now.
+        """
+        self._block_bytes = max(self._block_bytes, block_bytes)
+        if not self._memory.hold(self._block_bytes):
+            raise _NoRoomError
+
+    async def _chunks(self, reader: Reader, ahead: list[Event] | None) -> AsyncGenerator[bytes]:
+        """Yield the messages of what a reader reads, from events on that it has handed out. Raises like it.
+
+        Ends early if there is memory for a block and no event comes.
+
+        Raises:
+            _NoRoomError: the next block has to be fetched again, when there is room for it.
+        """
+        told = reader.position()
+        events = await self._next_events(reader) if ahead is None else ahead
+        while events != []:
+            cut = reader.position()
+            if events is None:
+                self._start = cut
+                if self._block_bytes:
+                    return
+                yield KEEP_ALIVE if cut == told else encode_message(last_id=str(cut))
+            else:
+                self._hold(max(0, _memory_of(events, cut) - self._options.feed_window_bytes))
+                for chunk, count, after in _gathered(events, cut):
+                    self._counters.events_total += count
+                    self._start = after
+                    yield chunk
+            told = cut
+            events = await self._next_events(reader)
+        yield self._last({"reason": "sealed"}, last_id=str(reader.position()), event="end")
+
+    async def _next_events(self, reader: Reader) -> list[Event] | None:
+        return await _next_events(reader, within_s=IDLE_S if self._block_bytes else self._options.keepalive_s)
+
+    def _last(self, content: Mapping[str, str], *, event: str, last_id: str = "") -> bytes:
+        """Return a message after which there are no others."""
+        self._is_over = True
+        return encode_message(content, last_id=last_id, event=event)
+
+
+def _memory_of(events: Sequence[Event], cut: StreamCut) -> int:
+    """Return about how much memory a block takes while its events are sent, in bytes; `cut` is after it."""
+    first = events[0]
+    place = cut.places.get(first.segment)
+    stored_bytes = 0 if place is None else max(0, place.offset - first.offset)
+    size_bytes = max(stored_bytes, sum(len(event.value) for event in events))
+    return BLOCK_COPIES * size_bytes + EVENT_SIZE_BYTES * len(events)
 
 
 async def _last_events(client: Client, reader: Reader) -> list[Event] | None:
@@ -136,32 +264,6 @@ async def _last_events(client: Client, reader: Reader) -> list[Event] | None:
     return events
 
 
-async def _chunks(
-    reader: Reader,
-    ahead: list[Event] | None,
-    *,
-    options: FeedOptions,
-    counters: FeedCounters,
-    hold: Callable[[int], None],
-) -> AsyncGenerator[bytes]:
-    """Yield the messages of what a reader reads, from events on that it has handed out. Raises like it."""
-    told = reader.position()
-    events = await _next_events(reader, within_s=options.keepalive_s) if ahead is None else ahead
-    while events != []:
-        cut = reader.position()
-        if events is None:
-            yield KEEP_ALIVE if cut == told else encode_message(last_id=str(cut))
-        else:
-            hold(sum(EVENT_SIZE_BYTES + len(event.value) for event in events))
-            for chunk, count in _gathered(events, cut):
-                counters.events_total += count
-                yield chunk
-            hold(0)
-        told = cut
-        events = await _next_events(reader, within_s=options.keepalive_s)
-    yield encode_message({"reason": "sealed"}, last_id=str(reader.position()), event="end")
-
-
 async def _next_events(reader: Reader, *, within_s: float) -> list[Event] | None:
     """Return the next events of a reader, none at its end, None if none came in time. Raises like it."""
     try:
@@ -173,8 +275,8 @@ async def _next_events(reader: Reader, *, within_s: float) -> list[Event] | None
         return None
 
 
-def _gathered(events: Sequence[Event], cut: StreamCut) -> Iterator[tuple[bytes, int]]:
-    """Yield the messages of the events of one block, those of small ones together, and how many they are."""
+def _gathered(events: Sequence[Event], cut: StreamCut) -> Iterator[tuple[bytes, int, StreamCut]]:
+    """Yield the messages of the events of one block, those of small ones together, their number, and the cut after."""
     messages: list[bytes] = []
     size_bytes = 0
     for event, after in zip(events, _cuts_after(events, cut), strict=True):
@@ -182,10 +284,10 @@ def _gathered(events: Sequence[Event], cut: StreamCut) -> Iterator[tuple[bytes, 
         messages.append(message)
         size_bytes += len(message)
         if size_bytes >= CHUNK_SIZE_BYTES:
-            yield b"".join(messages), len(messages)
+            yield b"".join(messages), len(messages), after
             messages, size_bytes = [], 0
     if messages:
-        yield b"".join(messages), len(messages)
+        yield b"".join(messages), len(messages), cut
 
 
 def _cuts_after(events: Sequence[Event], cut: StreamCut) -> Iterator[StreamCut]:

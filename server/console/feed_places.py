@@ -1,22 +1,37 @@
 """The bounds of all feeds of a console: how many are open, and how much memory they hold together.
 
-Addresses share the number of feeds (`shares`). If an address has no room, or all feeds hold too much memory, a feed
-whose peer takes nothing makes room: the one that has waited for its peer longest. Its peer can resume it later, by the
-place that it received last.
+Addresses share the number of feeds (`shares`). If an address has no room, a feed whose peer takes nothing makes room:
+the one that has waited for its peer longest is cut. Its peer can resume it later, by the place that it received last.
+
+Memory is bounded in the sum:
+
+    the reader of a feed         counts while it is open; at most half of the bound, see `FeedOptions.feed_window_bytes`
+    a block above its window     waits for room, in the order of the waits; one feed always gets it
+    what is being sent           counts until most of it was taken
+
+If there is no room, feeds that wait for their peers rest, the one that has waited longest first: they keep what is
+being sent, and fetch their blocks again later. If all feeds together send too much, they are cut instead.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Final
 
 from millrace.server.shares import Shares, has_room
 
-from .listener import Uptake
+from .listener import UPTAKE_CHECKED_S, Uptake
 from .options import FeedOptions
 
 STALLED_S_MIN = 1.0
 """A peer that has taken nothing for less than this keeps its feed from a newcomer."""
+SLICE_S: Final = 1.0
+"""For so long a feed has the memory for its reader: peers that take little of a large block at a time take turns."""
+WINDOWS_HELD: Final = 2
+"""The memory of a reader: what it has fetched and what is on its way, and the events of a block that is no larger."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,13 +41,24 @@ class FeedPlace:
     Attributes:
         uptake: what its peer takes.
         end: cuts the feed.
-        held_bytes: memory for its reader, and for the events that are being sent.
+        reader_bytes: memory for its reader, 0 while it rests.
+        block_bytes: memory for a block above its window.
+        sending_bytes: memory for what is being sent.
+        since_s: since when it has the memory for its reader, or for the block, by the clock of the loop.
     """
 
     address: str
     uptake: Uptake
     end: Callable[[], object]
-    held_bytes: int = 0
+    reader_bytes: int = 0
+    block_bytes: int = 0
+    sending_bytes: int = 0
+    since_s: float = 0.0
+
+    @property
+    def held_bytes(self) -> int:
+        """All of its memory."""
+        return self.reader_bytes + self.block_bytes + self.sending_bytes
 
 
 class FeedPlaces:
@@ -40,9 +66,12 @@ class FeedPlaces:
 
     def __init__(self, options: FeedOptions) -> None:
         self._bytes_max = options.bytes_max
+        self._reader_bytes = WINDOWS_HELD * options.feed_window_bytes
         self._shares = Shares[str](options.count_max)
         self._places: dict[FeedPlace, None] = {}
-        self._held_bytes = 0
+        # Feeds that wait for memory, the first one first; and what wakes it when another one holds less.
+        self._waiting: deque[FeedPlace] = deque()
+        self._freed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -50,7 +79,7 @@ class FeedPlaces:
     @property
     def held_bytes(self) -> int:
         """Approximate memory of all feeds, in bytes."""
-        return self._held_bytes
+        return sum(place.held_bytes for place in self._places)
 
     def open(self, place: FeedPlace) -> bool:
         """Add a feed; return False if all places are taken, and cutting stalled feeds would not free one for it."""
@@ -60,23 +89,80 @@ class FeedPlaces:
         self._shares.take(place.address)
         return True
 
-    def hold(self, place: FeedPlace, held_bytes: int) -> None:
-        """Count the memory that a feed holds from now on; other feeds make room if it is too much with theirs."""
-        if place not in self._places:
+    def hold(self, place: FeedPlace, block_bytes: int) -> bool:
+        """Hold memory for the reader of a feed, and for a block; return False, and change nothing, without room.
+
+        Only what is more than before for a block needs room. A feed that was cut has it.
+        """
+        growth = block_bytes - place.block_bytes
+        if place in self._places:
+            if growth > 0 and not self._has_room(place, growth):
+                return False
+            if growth > 0 or not place.reader_bytes:
+                place.since_s, place.uptake.is_rest_wanted = asyncio.get_running_loop().time(), False
+            place.reader_bytes, place.block_bytes = self._reader_bytes, block_bytes
+            if growth < 0:
+                self._freed.set()
+        return True
+
+    async def room(self, place: FeedPlace, block_bytes: int) -> None:
+        """Hold memory for the reader of a feed, and for a block, once there is room. Cancelling is safe."""
+        if self.hold(place, block_bytes):
             return
-        self._held_bytes += held_bytes - place.held_bytes
-        place.held_bytes = held_bytes
+        self._waiting.append(place)
+        try:
+            while not self.hold(place, block_bytes):
+                if self._waiting[0] is place:
+                    self._let_rest(block_bytes)
+                self._freed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(UPTAKE_CHECKED_S):
+                        await self._freed.wait()
+        finally:
+            self._waiting.remove(place)
+            self._freed.set()
+
+    def sending(self, place: FeedPlace, size_bytes: int) -> None:
+        """Hold memory for what a feed sends; feeds that wait for their peers are cut if all of them send too much."""
+        place.sending_bytes = size_bytes
+        if not size_bytes:
+            self._freed.set()
+            return
+        self._let_rest(0)
         for stalled in self._stalled(for_s=0.0):
-            if self._held_bytes <= self._bytes_max:
+            if sum(each.sending_bytes for each in self._places) <= self._bytes_max:
                 break
             self._cut(stalled)
+
+    def rest(self, place: FeedPlace) -> None:
+        """Hold nothing but what is being sent."""
+        place.reader_bytes = place.block_bytes = 0
+        self._freed.set()
 
     def close(self, place: FeedPlace) -> None:
         """Remove a feed; one that was cut is removed already."""
         if place in self._places:
             del self._places[place]
             self._shares.release(place.address)
-            self._held_bytes -= place.held_bytes
+            self._freed.set()
+
+    def _has_room(self, place: FeedPlace, growth: int) -> bool:
+        """Return whether it is the turn of a feed to hold so much more for a block."""
+        if self._waiting and self._waiting[0] is not place:
+            return False
+        is_alone = not any(each.block_bytes for each in self._places if each is not place)
+        return is_alone or self.held_bytes + growth <= self._bytes_max
+
+    def _let_rest(self, block_bytes: int) -> None:
+        """Ask as many feeds that wait for their peers to rest as a block needs, the longest wait first."""
+        missing = self.held_bytes + block_bytes - self._bytes_max
+        latest_s = asyncio.get_running_loop().time() - SLICE_S
+        for stalled in self._stalled(for_s=0.0):
+            if missing <= 0:
+                return
+            if stalled.reader_bytes and stalled.since_s <= latest_s:
+                stalled.uptake.is_rest_wanted = True
+                missing -= stalled.reader_bytes + stalled.block_bytes
 
     def _make_room(self, address: str) -> bool:
         """Cut as many feeds as a new feed of an address needs; none, if all that have stalled are too few."""
@@ -99,3 +185,27 @@ class FeedPlaces:
     def _cut(self, place: FeedPlace) -> None:
         self.close(place)
         place.end()
+
+
+class FeedMemory:
+    """The memory of one feed, of what all feeds may hold together."""
+
+    def __init__(self, places: FeedPlaces, place: FeedPlace) -> None:
+        self._places = places
+        self._place = place
+
+    def hold(self, block_bytes: int) -> bool:
+        """Hold that much for a block; see `FeedPlaces.hold`."""
+        return self._places.hold(self._place, block_bytes)
+
+    async def room(self, block_bytes: int) -> None:
+        """Wait for memory, and hold it; see `FeedPlaces.room`."""
+        await self._places.room(self._place, block_bytes)
+
+    def sending(self, size_bytes: int) -> None:
+        """Hold that much for what is being sent."""
+        self._places.sending(self._place, size_bytes)
+
+    def rest(self) -> None:
+        """Hold nothing but what is being sent."""
+        self._places.rest(self._place)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from functools import partial
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import unquote
@@ -14,8 +13,8 @@ from millrace.model.names import checked_stream_name
 
 from .access import Access
 from .counters import FeedCounters
-from .feed import FeedOverError, Wanted, feed
-from .feed_places import FeedPlace, FeedPlaces
+from .feed import Feed, FeedOverError, Wanted
+from .feed_places import FeedMemory, FeedPlace, FeedPlaces
 from .listener import Request, Response, StreamedResponse, Uptake
 from .options import FeedOptions
 from .requests import RETRY_AFTER_S, RefusedError, parameters_of, refusal_of
@@ -80,17 +79,17 @@ class Feeds:
             raise RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, problem, {"Retry-After": str(RETRY_AFTER_S)})
         self._counters.open += 1
         stack.callback(self._left, place)
-        begun = feed(
+        feed = Feed(
             wanted,
             address=self._address(),
             token=self._access.token,
             options=self._options,
             counters=self._counters,
-            hold=partial(self._places.hold, place),
+            memory=FeedMemory(self._places, place),
         )
-        chunks = await stack.enter_async_context(aclosing(begun))
+        await stack.enter_async_context(aclosing(feed))
         try:
-            opening = await anext(chunks)
+            opening = await anext(feed)
         except FeedOverError:  # a browser that is told so comes back no more
             return Response(HTTPStatus.NO_CONTENT, CONTENT_TYPE, b"", headers)
         except MillraceError as error:
@@ -101,9 +100,10 @@ class Feeds:
             # What keeps proxies from gathering messages, or answering with old ones.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers},
             opening=opening,
-            chunks=chunks,
+            chunks=feed,
             patience_s=self._options.patience_s,
             uptake=place.uptake,
+            rest=feed.rest,
         )
 
     def _left(self, place: FeedPlace) -> None:

@@ -14,7 +14,7 @@ takes nothing at all for a while is cut. A stream ends at once when its peer lea
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -81,9 +81,15 @@ class Uptake:
     Attributes:
         stalled_since_s: since when it has taken nothing of what waits for it, by the clock of the loop; None if nothing
             waits.
+        is_rest_wanted: whether the stream is to rest, for its memory is needed; for a peer that has stalled.
     """
 
     stalled_since_s: float | None = None
+    is_rest_wanted: bool = False
+
+
+async def _rest() -> None:
+    """Give back nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +101,7 @@ class StreamedResponse:
         chunks: what follows; asked for the next one when the peer has taken most of those before it.
         patience_s: a peer that takes nothing for so long is cut.
         uptake: kept up to date while the stream is sent.
+        rest: gives back the memory of the stream, until the next chunk is asked for.
     """
 
     content_type: str
@@ -103,6 +110,7 @@ class StreamedResponse:
     chunks: AsyncIterator[bytes]
     patience_s: float
     uptake: Uptake = field(default_factory=Uptake)
+    rest: Callable[[], Awaitable[None]] = _rest
 
 
 BUSY: Final = Response(
@@ -366,9 +374,21 @@ async def _send_stream(
     finally:
         for task in (sending, leaving):
             task.cancel()
-        await asyncio.wait((sending, leaving))
+        await _ended(sending, leaving)
     if not sending.cancelled():
         sending.result()
+
+
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    """Wait until tasks have ended, also if this is cancelled: their chunks are closed next, and must not be in use."""
+    cancellation = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        raise cancellation
 
 
 async def _send_chunks(connection: h11.Connection, writer: asyncio.StreamWriter, response: StreamedResponse) -> None:
@@ -376,20 +396,22 @@ async def _send_chunks(connection: h11.Connection, writer: asyncio.StreamWriter,
         writer.write(connection.send(event) or b"")
     async for chunk in response.chunks:
         writer.write(connection.send(h11.Data(data=chunk)) or b"")
-        await _taken(writer, response.uptake, patience_s=response.patience_s)
+        del chunk
+        await _taken(writer, response)
         # Neither the chunks nor a peer that takes them at once need to have waited, and others want their turn.
         await asyncio.sleep(0)
     writer.write(connection.send(h11.EndOfMessage()) or b"")
-    await _taken(writer, response.uptake, patience_s=response.patience_s)
+    await _taken(writer, response)
 
 
-async def _taken(writer: asyncio.StreamWriter, uptake: Uptake, *, patience_s: float) -> None:
-    """Wait until the peer has taken most of what was written.
+async def _taken(writer: asyncio.StreamWriter, response: StreamedResponse) -> None:
+    """Wait until the peer has taken most of what was written; meanwhile the stream may have to rest.
 
     Raises:
         TimeoutError: it took nothing of it for `patience_s`.
     """
     now_s = asyncio.get_running_loop().time
+    uptake, patience_s = response.uptake, response.patience_s
     stalled_s = uptake.stalled_since_s = now_s()
     unsent_bytes = writer.transport.get_write_buffer_size()
     while True:
@@ -404,6 +426,9 @@ async def _taken(writer: asyncio.StreamWriter, uptake: Uptake, *, patience_s: fl
                 stalled_s = uptake.stalled_since_s = now_s()
             elif now_s() >= stalled_s + patience_s:
                 raise
+            if uptake.is_rest_wanted:
+                uptake.is_rest_wanted = False
+                await response.rest()
 
 
 async def _left(reader: asyncio.StreamReader) -> None:

@@ -18,7 +18,8 @@ class FeedOptions:
     Attributes:
         count_max: how many feeds may be open at the same time; one address may have as many as are free. Further ones
             are refused with 503, unless a client that receives nothing makes room.
-        bytes_max: how much memory all feeds may hold together; the client that has received nothing longest makes room.
+        bytes_max: how much memory all feeds may hold together, beside half a MiB for each. A block waits for room; the
+            feed whose client has received nothing longest gives its own back, and fetches it again later.
         window_bytes: how much a feed fetches ahead, over all segments of its stream; at least 64 KiB for each segment,
             and at most its share of a quarter of bytes_max.
         keepalive_s: after this time without an event, the server sends a comment.

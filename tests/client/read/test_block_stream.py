@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from millrace.client.errors import ConnectionLostError, SegmentNotFoundError
 from millrace.client.read.block_stream import BlockStream
+from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES
 from millrace.model.block_packing import pack_block
-from millrace.model.errors import BlockCorruptError, CutInvalidError
+from millrace.model.errors import BlockCorruptError, CutInvalidError, EventTooLargeError
 from tests.support.fake_connection import FakeServer
 
 pytestmark = pytest.mark.asyncio
@@ -31,13 +32,20 @@ class Case:
         *,
         start: tuple[int, int] = (0, 0),
         end: tuple[int, int] | None = None,
+        block_bytes_max: int | None = None,
     ) -> None:
         self.server = FakeServer()
         self.data = b"".join(blocks)
         self.offsets = [0, *itertools.accumulate(len(each) for each in blocks)]
         self.changes = 0
         self.stream = BlockStream(
-            self.server.channel, 7, start=start, end=end, window_bytes=WINDOW_BYTES, on_change=self._changed
+            self.server.channel,
+            7,
+            start=start,
+            end=end,
+            window_bytes=WINDOW_BYTES,
+            block_bytes_max=block_bytes_max,
+            on_change=self._changed,
         )
 
     def _changed(self, stream: BlockStream) -> None:
@@ -66,6 +74,24 @@ async def test_blocks_are_whole_wherever_the_bytes_are_cut(counts: list[int], da
     expected = [(offset, 0, count) for offset, count in zip(case.offsets, counts, strict=False)]
     assert case.taken() == expected
     assert case.stream.finished
+
+
+async def test_a_block_above_the_limit_and_the_window_is_not_fetched() -> None:
+    """Behaviour 104: its size is known when no more of it than its header has come."""
+    large = block(100, 100)
+    case = Case([block(1), large], block_bytes_max=len(large) - 1)
+    await case.open()
+    case.push(0, case.offsets[1] + BLOCK_HEADER_SIZE_BYTES)
+    assert (placed := case.stream.take()) is not None
+    assert placed.offset == 0
+    with pytest.raises(EventTooLargeError) as caught:
+        case.stream.take()
+    assert caught.value.length == len(large)
+
+    case = Case([large], block_bytes_max=len(large))
+    await case.open()
+    case.push(0, len(large))
+    assert case.taken() == [(0, 0, 100)]
 
 
 async def test_a_block_larger_than_the_window_comes_as_a_whole() -> None:

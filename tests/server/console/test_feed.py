@@ -14,7 +14,9 @@ from applications.change_feed.messages import Message, Messages
 from millrace.model.cut import CutChoice
 from millrace.server.app import Server
 from millrace.server.console.counters import FeedCounters
-from millrace.server.console.feed import FeedOverError, Wanted, feed
+from millrace.server.console.feed import Feed, FeedOverError, Wanted
+from millrace.server.console.feed_places import FeedMemory, FeedPlace, FeedPlaces
+from millrace.server.console.listener import Uptake
 from millrace.server.console.options import WINDOW_BYTES_MIN, FeedOptions
 from millrace.server.console.sse import KEEP_ALIVE
 from tests.support.folders import tmp_path
@@ -54,20 +56,23 @@ class Fed:
         self.counters = FeedCounters()
         self._messages = Messages()
         self._read: list[Message] = []
-        self._chunks = feed(
+        options = FeedOptions(window_bytes=WINDOW_BYTES_MIN, keepalive_s=keepalive_s)
+        places, place = FeedPlaces(options), FeedPlace("10.0.0.1", Uptake(), lambda: None)
+        assert places.open(place)
+        self.feed = Feed(
             Wanted(stream=STREAM, start=start, key=key, is_resumed=is_resumed),
             address=server.address,
             token="",
-            options=FeedOptions(window_bytes=WINDOW_BYTES_MIN, keepalive_s=keepalive_s),
+            options=options,
             counters=self.counters,
-            hold=lambda _: None,
+            memory=FeedMemory(places, place),
         )
 
     async def __aenter__(self) -> "Fed":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._chunks.aclose()
+        await self.feed.aclose()
 
     @property
     def place(self) -> str:
@@ -75,7 +80,7 @@ class Fed:
 
     async def chunk(self) -> bytes:
         async with asyncio.timeout(PATIENCE_S):
-            chunk = await anext(self._chunks)
+            chunk = await anext(self.feed)
         self._read += self._messages.read(chunk.splitlines(keepends=True))
         return chunk
 
@@ -287,3 +292,26 @@ async def test_many_small_events_of_a_block_are_sent_together(server: Server, cl
         first = await fed.chunk()
         assert 64 << 10 <= len(first) < 65 << 10
         assert [message.content()["index"] for message in await fed.next(2000)] == list(range(2000))
+
+
+@pytest.mark.asyncio
+async def test_a_feed_that_rests_between_any_two_chunks_sends_each_event_once(
+    server: Server, client: millrace.Client
+) -> None:
+    """Behaviour 104: what it held is fetched again from its position, also in the middle of a block."""
+    await create(client, segments=1)
+    values = [bytes([65 + number]) * 20_000 for number in range(9)]
+    async with client.writer(STREAM) as writer:
+        for start in (0, 3, 6):  # blocks of two chunks
+            await writer.write_many(values[start : start + 3], key="k")
+            await writer.flush()
+    await client.seal_stream(STREAM)
+    async with Fed(server, millrace.HEAD) as fed:
+        with suppress(StopAsyncIteration):
+            while True:
+                await fed.chunk()
+                await fed.feed.rest()
+        messages = await fed.rest()
+        assert [message.content()["value"] for message in messages[:-1]] == [value.decode() for value in values]
+        assert messages[-1].event == "end"
+        assert fed.counters.events_total == len(values)

@@ -1,7 +1,9 @@
 """Feeds over real sockets: who gets one, what one costs, and how it ends."""
 
 import asyncio
+import gc
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -12,8 +14,11 @@ from urllib.parse import quote
 import pytest
 
 import millrace
+from millrace.client.read.block_stream import BlockStream
 from millrace.model.address import Address
+from millrace.model.event import Event
 from millrace.server.app import Server
+from millrace.server.console import feed_places
 from millrace.server.console.counters import FeedCounters
 from millrace.server.console.options import WINDOW_BYTES_MIN, FeedOptions
 from millrace.server.front.options import FrontOptions
@@ -277,6 +282,58 @@ async def test_peers_that_take_nothing_make_room_for_others(tmp_path: Path) -> N
                 assert len(await peer.messages(MUCH)) == MUCH
                 opened += 1
         assert running.counters.open == len(stalled)
+
+
+def fetched_bytes() -> int:
+    """Return the bytes of blocks and events that readers of this process hold."""
+    found = gc.get_objects()
+    events = sum(len(each.value) for each in found if type(each) is Event)
+    streams = [each for each in found if type(each) is BlockStream]
+    return events + sum(
+        sum(len(data) for _, data in stream._queue) + sum(map(len, stream._pieces)) for stream in streams
+    )
+
+
+def follow_without_reading(running: Shop, stack: AsyncExitStack) -> None:
+    """Ask for a feed over a socket that takes little before it is full."""
+    where = Address.parse(running.server.console_address, default_port=0)
+    peer = stack.enter_context(socket.socket())
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    peer.connect((where.host, where.port))
+    peer.sendall(f"GET {PATH}?from=head HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_what_peers_hold_that_never_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 104: blocks of 1 MiB; each peer is served in its turn, and none is cut."""
+    monkeypatch.setattr(feed_places, "SLICE_S", 0.05)
+    count = 8  # which leaves room for another one of the same address
+    options = FeedOptions(bytes_max=4 * MIB, count_max=2 * count + 2)
+    wal = replace(LARGE["wal"], file_size_bytes=8 * MIB, batch_size_bytes_max=4 * MIB, run_size_bytes_max=4 * MIB)
+    async with shop(tmp_path, wal=wal, feed=options) as running, AsyncExitStack() as stack:
+        async with running.client.writer(STREAM) as writer:
+            for _ in range(16):
+                await writer.write_many([b"v" * 32_768] * 32, key="k")
+                await writer.flush()
+        for _ in range(count):
+            follow_without_reading(running, stack)
+        await until(lambda: running.counters.opened_total == count)
+        site = running.server._console
+        assert site is not None
+        places = site._feeds._places
+
+        def all_have_stalled() -> bool:
+            assert places.held_bytes <= options.bytes_max + MIB  # and the chunks that are being sent
+            stalled = places._stalled(for_s=0.0)
+            return len(stalled) == count and sum(bool(place.reader_bytes) for place in stalled) <= 1
+
+        await until(all_have_stalled)
+        assert fetched_bytes() <= options.bytes_max + count * 2 * WINDOW_BYTES_MIN
+        async with await running.ask("from=head") as quick:
+            assert [message.content()["index"] for message in await quick.messages(64)] == [*range(32)] * 2
+        assert running.counters.opened_total == count + 1
+        assert running.counters.open >= count
 
 
 @pytest.mark.slow
