@@ -61,11 +61,11 @@ _CHANCE: Final = Random()
 
 
 class FindOther(Protocol):
-    """Returns whether a server serves at another address than the silent one."""
+    """Returns None if a server serves at another address than the silent one, else the seconds until the next try."""
 
     def __call__(
         self, addresses: Addresses, options: ClientOptions, session_id: bytes, /, *, silent: Address
-    ) -> Awaitable[bool]:
+    ) -> Awaitable[float | None]:
         """Ask the addresses, in one attempt each."""
         ...
 

@@ -43,6 +43,8 @@ class Dialer:
         self._connect = connect
         self._clock = clock
         self._served_last: Address | None = None
+        # Why no server was found beside a silent one, the last time.
+        self._found_none = ""
 
     async def dial(self, addresses: Addresses, options: ClientOptions, session_id: bytes) -> Connection:
         """Return a connection to the first address that completes a handshake. Cancelling closes what was opened.
@@ -60,20 +62,27 @@ class Dialer:
 
     async def find_other(
         self, addresses: Addresses, options: ClientOptions, session_id: bytes, *, silent: Address
-    ) -> bool:
-        """Return whether a server serves at another address than the silent one; `dial` begins with it from then on.
+    ) -> float | None:
+        """Return None if a server serves at another address than the silent one: `dial` begins with it from then on.
 
         Cancelling closes what was opened.
+
+        Returns:
+            Otherwise the seconds until the next attempt, at least those that a server asks for which refuses for now.
         """
         others = [address for address in addresses.members if address != silent]
         try:
             connection = await self._race(others, options, session_id)
         except (ServerUnreachableError, RequestError) as error:
-            logger.debug("no server beside the silent one silent=%s error=%s", silent, error)
-            return False
+            if str(error) != self._found_none:  # one line for each change, not for each attempt
+                self._found_none = str(error)
+                logger.debug("no server beside the silent one silent=%s error=%s", silent, error)
+            retry_after_s = error.retry_after_s if isinstance(error, RequestError) else 0.0
+            return max(ATTEMPTS_INTERVAL_S, retry_after_s)
+        self._found_none = ""
         self._served_last = connection.address
         await connection.close()
-        return True
+        return None
 
     async def _race(self, order: Sequence[Address], options: ClientOptions, session_id: bytes) -> Connection:
         race = _Race(order, lambda address: self._connect(address, options, session_id), self._clock)

@@ -26,21 +26,26 @@ ATTEMPTS_INTERVAL_S: Final = 0.25
 """Between attempts at the other addresses."""
 
 
-async def watch_silence(connection: Connection, clock: Clock, find_other: Callable[[], Awaitable[bool]]) -> None:
+async def watch_silence(
+    connection: Connection, clock: Clock, find_other: Callable[[], Awaitable[float | None]]
+) -> None:
     """Drop a connection once its server is silent and another one serves. Cancelling is safe.
 
     Args:
-        find_other: returns whether a server serves at another address.
+        find_other: returns None if a server serves at another address, otherwise the seconds until the next attempt.
     """
     while connection.is_open:
         if await _is_silent(connection, clock, asks=False) and await _is_silent(connection, clock, asks=True):
             before = connection.received_bytes
             while connection.is_open and connection.received_bytes == before:
-                if await find_other() and connection.received_bytes == before:
-                    logger.warning("server is silent, another one serves address=%s", connection.address)
-                    connection.abort(f"{connection.address} was silent, and another address serves")
-                    return
-                await clock.sleep(ATTEMPTS_INTERVAL_S)
+                wait_s = await find_other()
+                if wait_s is None:
+                    if connection.received_bytes == before:
+                        logger.warning("server is silent, another one serves address=%s", connection.address)
+                        connection.abort(f"{connection.address} was silent, and another address serves")
+                        return
+                    break
+                await clock.sleep(wait_s)
 
 
 async def _is_silent(connection: Connection, clock: Clock, *, asks: bool) -> bool:

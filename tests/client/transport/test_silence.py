@@ -1,6 +1,7 @@
 """A silent server beside another address, on virtual time, without sockets. Behaviour 102."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -12,6 +13,7 @@ from millrace.client.transport.connection import Connection
 from millrace.client.transport.dialing import Dialer
 from millrace.client.transport.silence import ATTEMPTS_INTERVAL_S, SILENCE_S
 from millrace.model.address import Address, Addresses
+from millrace.model.errors import ErrorFacts, RequestError
 from millrace.wire import messages as m
 from tests.support.clock import ManualClock
 from tests.support.model_server import ModelServer, turns
@@ -26,6 +28,9 @@ class Pair:
         self.clock = ManualClock()
         self.a, self.b = ModelServer(), ModelServer()
         self.b.down = True
+        # What the standby refuses a handshake with, and how often it was asked.
+        self.refusal: RequestError | None = None
+        self.asked_count = 0
         dialer = Dialer(self._connect)
         self.channel = Channel(
             parse_addresses(addresses),
@@ -38,6 +43,10 @@ class Pair:
 
     async def _connect(self, address: Address, options: ClientOptions, session_id: bytes) -> Connection:
         server = self.a if address.host == "a" else self.b
+        if server is self.b:
+            self.asked_count += 1
+            if self.refusal is not None:
+                raise self.refusal
         return await server.connect(Addresses((address,)), options, session_id)
 
     async def pass_s(self, duration_s: float) -> None:
@@ -98,6 +107,28 @@ async def test_a_server_that_stalls_and_answers_pings_keeps_its_connection() -> 
     assert (pair.host, pair.a.connects, pair.b.connects) == ("a", 1, 0)
     assert m.Ping() in pair.a.requests
     assert not append.done()
+    await pair.close()
+
+
+async def test_a_server_that_refuses_for_now_is_asked_when_it_wants_to_be(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not asked four times a second, and what it says is logged once."""
+    caplog.set_level(logging.DEBUG, logger="millrace.client")
+    pair = Pair()
+    append = await pair.append()
+    pair.hang()
+    await pair.pass_s(10)
+    pair.refusal = RequestError(ErrorFacts(message="no place is free", retriable=True, retry_after_s=5.0))
+    pair.b.down = False
+    pair.asked_count = 0
+    await pair.pass_s(30)
+    assert pair.asked_count in (6, 7)
+    lines = [record.getMessage() for record in caplog.records if "beside the silent one" in record.getMessage()]
+    assert len(lines) == 2, lines
+    assert "no place is free" in lines[1]
+    pair.refusal = None
+    await pair.pass_s(5)
+    assert pair.host is None
+    assert append.exception() is not None
     await pair.close()
 
 
