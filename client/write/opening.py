@@ -14,6 +14,7 @@ from millrace.model.sequence_row import SequenceRow
 from millrace.wire import messages as m
 from millrace.wire.messages.writer import NO_NONCE
 
+from .exclusive import open_exclusive
 from .routing import Router
 from .sequences import SequenceTracker
 from .writer_info import stream_changed
@@ -66,7 +67,9 @@ async def open_writer(
             expected=[] if expected is None else [m.SavedPosition(each, *place) for each, place in expected.positions],
         )
         try:
-            opened = first = await channel.request(request)
+            is_lasting = writer_id is not None or not is_exclusive
+            opened = await (channel.request(request) if is_lasting else open_exclusive(channel, request))
+            first = opened
             break
         except SegmentNotFoundError as error:
             # Truncated away, or the stream deleted, between the two requests.

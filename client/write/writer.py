@@ -41,6 +41,7 @@ from millrace.wire import messages as m
 from .arguments import check_size, checked_timestamp, checked_timestamps, headers_by_index, owned
 from .delivery import Delivery
 from .events import EVENT_COST_BYTES, NOTHING_STORED, Call, Events, Stored, order_of
+from .exclusive import release_soon
 from .leaving import leave, log_abandoned
 from .life import check_new, state_of, unstored_of
 from .opening import open_writer
@@ -84,6 +85,8 @@ class Writer(Handle):
         self.writer_id = writer_id
         self._start_over = start_over_if_expired
         self._is_exclusive = exclusive
+        # Whether the stream is to be released when this writer ends, in whatever way.
+        self._has_stream = False
         self._expected = expected
         self._stream_id = 0
         self._options = options
@@ -151,6 +154,7 @@ class Writer(Handle):
         self._stream_id = opening.stream_id
         self.number, self.epoch, self.known = opening.number, opening.epoch, opening.known
         self._sequences = opening.sequences
+        self._has_stream = self._is_exclusive and self.writer_id is None
         rerouter = Rerouter(
             self._channel,
             self.stream,
@@ -167,7 +171,8 @@ class Writer(Handle):
     async def close(self) -> None:
         """Wait until everything is durable, and close. Cancelling abandons what is not, which the log counts.
 
-        An exclusive writer without an id, which nobody can open again, releases the stream. One with an id does not.
+        An exclusive writer without an id, which nobody can open again, releases the stream, also if events were lost or
+        this is cancelled. One with an id does not.
 
         Raises:
             MillraceError: why events were lost; the future of each says the same. Or why it was not released.
@@ -176,7 +181,7 @@ class Writer(Handle):
             try:
                 await self.flush()
                 self._delivery.tell_stored()
-                if self._is_exclusive and self.writer_id is None:
+                if self._has_stream:
                     await self._release()
             except asyncio.CancelledError as error:
                 log_abandoned(unstored_of(self._delivery), stream=self.stream, cause=type(error))
@@ -184,6 +189,7 @@ class Writer(Handle):
             finally:
                 self._stop()
         else:
+            self._release_soon()
             self._raise_failure()
 
     # --- events in ---
@@ -447,10 +453,18 @@ class Writer(Handle):
         await self.flush()
         await self._release()
 
+    def _release_request(self) -> m.ReleaseStream:
+        return m.ReleaseStream(stream_id=self._stream_id, writer_number=self.number, writer_epoch=self.epoch)
+
     async def _release(self) -> None:
-        request = m.ReleaseStream(stream_id=self._stream_id, writer_number=self.number, writer_epoch=self.epoch)
         with suppress(StreamNotFoundError):
-            await self._channel.request(request)
+            await self._channel.request(self._release_request())
+        self._has_stream = False
+
+    def _release_soon(self) -> None:
+        if self._has_stream:
+            self._has_stream = False
+            release_soon(self._channel, self._release_request())
 
     # --- what is known ---
 
@@ -489,6 +503,7 @@ class Writer(Handle):
     # --- inside ---
 
     def _stop(self) -> None:
+        self._release_soon()
         self._delivery.stop(ClientClosedError("the writer was closed"))
 
     def _abandon(self) -> Unstored:

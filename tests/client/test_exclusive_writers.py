@@ -15,9 +15,12 @@ from millrace import blocking
 from millrace.client.client import Client
 from millrace.client.errors import TailChangedError, WriterExcludedError, WriterFencedError
 from millrace.client.testing import TestServer
+from millrace.client.write.exclusive import OPENING_NAME
 from millrace.model.cut import HEAD, TAIL, StreamCut
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.event_times import EventTimeBounds
 from millrace.model.policy import ScalingPolicy, StreamConfig
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -89,6 +92,53 @@ async def test_a_writer_that_is_left_by_an_error_gives_the_stream_back(client: C
         async with client.writer(name, exclusive=True):
             raise KeyError
     assert (await client.stream_info(name)).exclusive_writer is None
+
+
+async def test_a_writer_without_an_id_whose_block_is_cancelled_releases_the_stream(client: Client, name: str) -> None:
+    """Nobody could open it again. The events that were sent before are stored before."""
+    await client.create_stream(name)
+
+    async def write() -> None:
+        async with client.writer(name, exclusive=True) as writer:
+            await writer.write(b"1")
+            asyncio.current_task().cancel()  # type: ignore[union-attr]  # this is a task
+            await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(write())
+    async with client.writer(name) as other:
+        await other.write(b"2")
+    assert await values_of(client, name) == [b"1", b"2"]
+
+
+async def test_a_writer_without_an_id_that_loses_events_releases_the_stream(client: Client, name: str) -> None:
+    await client.create_stream(name, StreamConfig(event_times=EventTimeBounds(past_s_max=60)))
+    writer = client.writer(name, exclusive=True)
+    await writer.open()
+    writer.write(b"old", timestamp_us=1)
+    with pytest.raises(millrace.EventTimeError):
+        await writer.close()
+    async with client.writer(name) as other:
+        await other.write(b"new")
+
+
+async def test_a_cancelled_opening_leaves_the_stream_to_all(client: Client, name: str) -> None:
+    """Whenever it is cancelled: before the request is sent, while the server works, and when the reply is there."""
+    await client.create_stream(name)
+    cancelled_count, turns = 0, 0
+    while cancelled_count == turns.bit_length():
+        opening = asyncio.create_task(client.writer(name, exclusive=True).open())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelled_count += opening.cancel()
+        await asyncio.wait((opening,))
+        await until(lambda: not any(task.get_name() == OPENING_NAME for task in asyncio.all_tasks()))
+        if opening.cancelled():
+            async with asyncio.timeout(PATIENCE_S):
+                while (await client.stream_info(name)).exclusive_writer is not None:
+                    pass  # the release is on its way
+        turns = turns * 2 or 1
+    assert cancelled_count >= 3
 
 
 async def test_a_stream_that_is_gone_needs_no_release(client: Client, name: str) -> None:
