@@ -1,6 +1,5 @@
 """Guards what no reader would notice: links, spellings of imports, words, content of the wheel, import arrows."""
 
-import ast
 import os
 import re
 import subprocess
@@ -26,11 +25,9 @@ def source_files(*folders: str) -> Iterator[Path]:
 
 
 def imported_names(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
-            yield node.module
+    """Return the modules that a file imports by name, each as it is written."""
+    for line in re.findall(r"^[ \t]*(?:from (\S+) import|import ([\w. ,]+))", path.read_text(), re.MULTILINE):
+        yield from (name.split()[0] for name in "".join(line).split(",") if name.strip())
 
 
 def run(*arguments: str) -> str:

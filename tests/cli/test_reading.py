@@ -14,9 +14,9 @@ from tests.cli.conftest import PROGRAM, Run, Write
 
 
 def test_a_value_that_is_no_text_is_given_in_base_64(write: Write, ask: Run) -> None:
-    write("events/binary", b"\xff\xfe\n")
+    write("events/binary", b"\xff\xff\n")
 
-    assert json.loads(ask("read", "events/binary", "--json").out)["value_base64"] == "//4="
+    assert json.loads(ask("read", "events/binary", "--json").out)["value_base64"] == "//8="
 
 
 def test_headers_are_shown_as_text_where_they_are_text(running: TestServer, ask: Run) -> None:

@@ -19,7 +19,6 @@ from tests.support.files import MemoryFileSystem
 from tests.support.folders import tree
 from tests.support.protocol import Peer
 from tests.support.servers import BUSY, server_options
-from tests.support.tables import table
 
 FILES = OsFileSystem()
 
@@ -110,7 +109,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(tmp_path: Path) -> None:
         open_folder(FILES, tmp_path / "file")
 
 
-@table("seed", range(10))
+@pytest.mark.parametrize("seed", range(10))
 def test_an_identity_once_told_survives_a_loss_of_power(seed: int) -> None:
     files = MemoryFileSystem()
     folder = open_folder(files, Path("/data"))

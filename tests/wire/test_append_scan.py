@@ -230,8 +230,8 @@ def test_a_pattern_is_one_run_to_its_end(count: int) -> None:
     )
 
 
+@pytest.mark.parametrize("place", [1, 31, 32, 33, 34, 254, 255, 256, 257, 299])
 @table("field", sorted(PECULIAR))
-@table("place", [1, 31, 32, 33, 34, 254, 255, 256, 257, 299])
 def test_a_frame_that_differs_ends_the_run_wherever_it_is(field: str, place: int) -> None:
     """Around every border of what is looked at together."""
     for value in PECULIAR[field]:

@@ -33,7 +33,7 @@ request_ids = st.integers(0, (1 << 64) - 1)
 
 
 @table("cls", MESSAGES)
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(5))
 @given(drawn=st.data())
 def test_a_message_comes_back_from_its_frame(cls: type[m.Message], drawn: st.DataObject) -> None:
     message, request_id = drawn.draw(messages_of(cls)), drawn.draw(request_ids)

@@ -17,7 +17,6 @@ from millrace.model.key_range import key_place
 from millrace.wire.errors import ErrorCode
 from tests.client.write.writers import error_of, writing
 from tests.support.model_server import ModelServer, turns
-from tests.support.tables import table
 
 pytestmark = pytest.mark.asyncio
 
@@ -81,7 +80,7 @@ async def test_a_call_of_one_block_that_is_divided_later_is_waited_for_too() -> 
     assert newer.future.done()
 
 
-@table("seed", range(30))
+@pytest.mark.parametrize("seed", range(30))
 async def test_whatever_the_order_of_segments_each_one_resolves_in_its_order(seed: int) -> None:
     dice = random.Random(seed)
     loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.server.app import Server
 from millrace.server.container.container import SegmentContainer
-from millrace.server.errors import ChunkIdentityError, SegmentDamagedError
+from millrace.server.errors import ChunkIdentityError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
@@ -149,7 +149,7 @@ async def test_a_flush_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(
 
 @pytest.mark.asyncio
 async def test_a_merge_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(tmp_path: Path) -> None:
-    """Behaviour 81: the bytes of a merged segment are read and published for the other one."""
+    """Behaviour 81: the merged segment is left where it is, and its range is refused."""
     async with Scene(tmp_path) as scene:
         peer = scene.peer
         one, other = await scene.two_segments(4 * KIB)
@@ -157,8 +157,7 @@ async def test_a_merge_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(tm
         await peer.ask(m.SealSegment(other), m.SegmentInfo)
         await peer.ask(m.MergeSegment(target_id=one, source_id=other), m.SegmentInfo)
 
-        with pytest.raises(SegmentDamagedError, match=f"of segment {one} from epoch 1 where .* of segment {other} "):
-            await scene.flush()
+        await scene.flush()
 
         assert f"of segment {other} " in await refusal(peer, one, 4096)
         assert scene.server._fatal is None

@@ -50,7 +50,7 @@ def test_the_oldest_of_too_many_claims_is_forgotten() -> None:
     assert read_folder_claim(files, FOLDER) == claim
 
 
-@table("seed", range(20))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_power_loss_leaves_what_was_there_or_what_is_new(seed: int) -> None:
     files = MemoryFileSystem()
     write_folder_claim(files, FOLDER, FolderClaim(A))

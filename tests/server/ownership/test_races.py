@@ -18,7 +18,7 @@ from tests.support.tables import table
 pytestmark = pytest.mark.asyncio
 
 
-@table("seed", range(12))
+@pytest.mark.parametrize("seed", range(12))
 async def test_each_epoch_has_one_owner_and_what_it_records_is_never_lost(seed: int) -> None:
     """Behaviours 90 and 92. All machines have a copy of the folder, so each may claim until another one has."""
     draws = random.Random(seed)
@@ -65,7 +65,7 @@ async def test_each_epoch_has_one_owner_and_what_it_records_is_never_lost(seed: 
     assert owners
 
 
-@table("seed", range(10))
+@pytest.mark.parametrize("seed", range(10))
 @table("is_first", [True, False])
 async def test_of_those_that_claim_together_one_wins(seed: int, is_first: bool) -> None:
     draws = random.Random(seed)

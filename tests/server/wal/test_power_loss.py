@@ -12,7 +12,6 @@ import pytest
 from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
-from tests.support.tables import table
 from tests.support.waiting import until
 from tests.support.wal import SMALL, OpenLog, open_log, payload_of
 
@@ -123,7 +122,7 @@ class History:
         self.acked = []
 
 
-@table("seed", range(60))
+@pytest.mark.parametrize("seed", range(60))
 async def test_nothing_acknowledged_or_told_is_ever_lost(seed: int) -> None:
     """Behaviour 39, 40, 43: through ten lives, each ended by a power loss, a kill, a failing sync, or in peace."""
     print(f"seed={seed}")
@@ -138,7 +137,7 @@ class HistoryOfHoles(History):
     options = replace(SMALL, zero_fill=False)
 
 
-@table("seed", range(20))
+@pytest.mark.parametrize("seed", range(20))
 async def test_nothing_is_lost_where_files_take_disk_as_they_are_written(seed: int) -> None:
     """Behaviour 39, 40, 43: the same, without files that are filled ahead."""
     print(f"seed={seed}")
@@ -209,7 +208,7 @@ class LoneHistory(History):
 
 
 @pytest.mark.both_loops
-@table("seed", range(30))
+@pytest.mark.parametrize("seed", range(30))
 async def test_nothing_is_lost_that_the_loop_wrote(seed: int) -> None:
     """Behaviours 39, 40, 43: the same, cut in syncs of the event loop: torn, lost, and refused ones."""
     print(f"seed={seed}")

@@ -60,7 +60,7 @@ OPERATIONS_UNTIL_BROKEN_MAX = 20_000
 SEEDS = range(2)
 
 
-@table("seed", range(10))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_right_history_is_accepted(seed: int) -> None:
     verdict = check(History(seed=seed, operations=OPERATIONS).make())
 
@@ -68,8 +68,8 @@ def test_a_right_history_is_accepted(seed: int) -> None:
     assert not verdict.counts["unread"]
 
 
+@pytest.mark.parametrize("bug", list(Bug), ids=lambda bug: bug.name.lower())
 @table("seed", SEEDS)
-@table("bug", list(Bug), ids=lambda bug: bug.name.lower())
 def test_a_broken_promise_is_found_by_its_rule_and_the_operations_named(bug: Bug, seed: int) -> None:
     history = History(seed=seed, operations=OPERATIONS_UNTIL_BROKEN_MAX, bug=bug)
     verdict = check(history.make())
