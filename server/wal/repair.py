@@ -64,6 +64,9 @@ def resume(
         opened.extend(_open(files, file, options) for file in found[:needed])
         if opened:
             opened[-1].end = recovery.report.end_offset
+            if found[needed - 1].size_bytes >= options.file_size_bytes_min:
+                # Used up as it is, also if files are larger now: a full volume has no room to extend it.
+                opened[-1].size_bytes = found[needed - 1].size_bytes
             if not opened[-1].is_damaged:
                 _zero_rest(opened[-1], zero_fill=options.zero_fill)
         sequence = pool.sequence_floor = max(recovery.report.last_sequence, after_sequence)
@@ -133,7 +136,7 @@ def _open(files: FileSystem, found: FoundFile, options: WalOptions) -> LogFile:
         path=found.path,
         salt=found.salt or 0,
         file=files.open(found.path),
-        # A file of another size than is configured now is used up as it is, but never left too small for a run.
+        # A file of another size than is configured now is used up as it is, but a spare has the room that is promised.
         size_bytes=max(found.size_bytes, options.file_size_bytes),
         end=LOG_FILE_HEADER_BLOCK_BYTES,
         last_sequence=found.last_sequence,

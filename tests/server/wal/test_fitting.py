@@ -9,6 +9,8 @@ from millrace.server.wal import WalOptions
 from millrace.server.wal.fitting import fitted, needed_bytes
 from millrace.wire.limits import MIB
 from tests.support.files import MemoryFileSystem
+from tests.support.waiting import until
+from tests.support.wal import SMALL, open_log
 
 FOLDER = Path("/data/containers/0000/wal")
 DEFAULT = WalOptions()
@@ -65,3 +67,25 @@ def test_the_need_is_two_files_and_a_reserve() -> None:
     needed = needed_bytes(DEFAULT, reserve_bytes=MIB, has_tier2=False)
 
     assert needed == 2 * DEFAULT.file_size_bytes_min + MIB
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("zero_fill", [True, False])
+async def test_a_full_log_of_smaller_files_starts_on_a_volume_that_has_grown(*, zero_fill: bool) -> None:
+    """Behaviour 103: the file in use is not extended, for which there may be no room."""
+    files, small = MemoryFileSystem(), replace(SMALL, files_max=12, zero_fill=zero_fill)
+    larger = replace(small, file_size_bytes=4 * small.file_size_bytes)
+    log = await open_log(files, small)
+    for _ in range(30):
+        await log.append(bytes(3000))
+    await log.wal.close()
+    files.capacity_bytes = files.used_bytes
+
+    again = await open_log(files, larger)
+
+    assert len(again.contents()[7]) == 30
+    assert again.wal._options.file_size_bytes == larger.file_size_bytes
+    files.capacity_bytes += larger.file_size_bytes
+    await until(lambda: again.wal.refusal is None)
+    await again.append(b"after")
+    await again.wal.close()
