@@ -24,14 +24,14 @@ class Detail(Generic[Entity]):
         rows: returns all rows of an entity, without its number: they are replaced whenever the entity has changed.
         row: returns the row of one key of an entity, None if it has none: for tables of which the state says what
             changed row by row (`ContainerState.touch`, by the name of the table), since an entity may have very many.
-        unwritten: returns the keys of rows that an entity has and that were never stored as rows.
+        take_unwritten: returns the keys of rows that an entity has and that were never stored as rows, once.
     """
 
     table: Table
     load: Callable[[Entity, list[Row]], None] | None = None
     rows: Callable[[Entity], Iterable[Row]] | None = None
     row: Callable[[Entity, Any], Row | None] | None = None
-    unwritten: Callable[[Entity], Iterable[Any]] | None = None
+    take_unwritten: Callable[[Entity], Iterable[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,12 +64,11 @@ def take_rows(state: ContainerState) -> CheckpointRows:
                     (number, *row) for number, entity in entities.items() for row in detail.rows(entity)
                 ]
             else:
+                if detail.take_unwritten is not None:
+                    for number, entity in entities.items():
+                        for key in detail.take_unwritten(entity):
+                            state.touch(detail.table.name, number, key)  # stays touched if this checkpoint fails
                 touched = state.touched[detail.table.name].take()
-                if detail.unwritten is not None:
-                    touched += [
-                        (number, key) for number, entity in entities.items() for key in detail.unwritten(entity)
-                    ]
-                    touched = list(dict.fromkeys(touched))
                 deleted = [key for key in changed if key[0] not in entities]
                 removed[detail.table] = [*deleted, *map(_row_key, touched)]
                 added[detail.table] = _touched_rows(detail, cache, touched)

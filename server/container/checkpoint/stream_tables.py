@@ -1,7 +1,6 @@
 """How streams are stored in a checkpoint."""
 
 import json
-from collections.abc import Iterator
 from typing import Any, Final
 
 from millrace.model.lineage import StreamPart
@@ -133,10 +132,11 @@ def _load_rows(stream: Stream, rows: list[Row]) -> None:
                 stream.mark_empty(part.segment_id)
 
 
-def _unwritten_keys(stream: Stream) -> Iterator[tuple[int, str]]:
-    if not stream.has_rows:
-        yield from (part_key(segment_id) for segment_id in stream.segment_ids)
-        yield from (epoch_key(epoch.number) for epoch in stream.epochs)
+def _take_unwritten(stream: Stream) -> list[tuple[int, str]]:
+    if stream.has_rows:
+        return []
+    stream.has_rows = True
+    return [*map(part_key, stream.segment_ids), *(epoch_key(epoch.number) for epoch in stream.epochs)]
 
 
 STREAMS: Final[Kind[Stream]] = Kind(
@@ -158,6 +158,6 @@ STREAMS: Final[Kind[Stream]] = Kind(
             table=LABELS,
             rows=lambda stream: ((label, stream.name) for label in sorted(labels_of(stream.configuration))),
         ),
-        Detail(table=CUTS, row=_row_of_key, load=_load_rows, unwritten=_unwritten_keys),
+        Detail(table=CUTS, row=_row_of_key, load=_load_rows, take_unwritten=_take_unwritten),
     ),
 )

@@ -145,8 +145,26 @@ def test_a_stream_that_an_earlier_version_has_stored_is_stored_again_row_by_row(
     old = STREAMS.restore(row, lambda table: [cut] if table is CUTS else [])
     assert facts(old)[:-1] == facts(stream)[:-1]  # which segments were empty, the row did not say
 
-    assert detail.unwritten is not None
-    stored = [(STREAM_ID, *(detail.row(old, key) or ())) for key in detail.unwritten(old)]
+    assert detail.take_unwritten is not None
+    stored = [(STREAM_ID, *(detail.row(old, key) or ())) for key in detail.take_unwritten(old)]
     again = STREAMS.restore(STREAMS.row(old), lambda table: [cut, *stored] if table is CUTS else [])
     assert same(again, old)
-    assert not list(detail.unwritten(again))
+    assert not detail.take_unwritten(again)
+
+
+def test_a_stream_of_an_earlier_version_is_stored_whole_once(store: CheckpointStore) -> None:
+    """Behaviour 106: also while it stays in memory."""
+    state = empty_state(store)
+    stream = created(state)
+    for _ in range(20):
+        scale(state)
+    save(store, state, 1)
+    stream.has_rows = False  # as it is loaded from such a row
+
+    scale(state)
+    taken = take_rows(state)  # this one is not stored
+    assert sum(row[1] == EPOCH_ROW for row in taken.added[CUTS]) == 22
+    save(store, state, 2)
+    assert same(store.streams.load(STREAM_ID), stream)
+    scale(state)
+    assert sorted(row[1] for row in take_rows(state).added[CUTS]) == [PART_ROW] * 3 + [EPOCH_ROW]
