@@ -38,13 +38,21 @@ async def _truncate_oldest(
 
     Each record moves the start to a cut, too: a crash leaves an earlier truncation.
     """
-    oldest = [part.segment_id for part in stream.replaced_parts(0) if part.segment_id in before]
-    while len(oldest) > count_max:
-        await _move_start(container, stream, {segment_id: before[segment_id] for segment_id in oldest[:count_max]})
-        left = [segment_id for segment_id in oldest if stream.part(segment_id) is not None]
-        if len(left) == len(oldest):  # none of them precedes another one
+    while True:
+        oldest = [part for part in stream.replaced_parts(0) if part.segment_id in before]
+        if len(oldest) <= count_max:
             return
-        oldest = left
+        # Half of a record is left to the segments that replaced them.
+        last = oldest[count_max // 2].sealed_epoch - 1
+        if last < oldest[0].sealed_epoch:
+            last = oldest[0].sealed_epoch
+        ends = {part.segment_id: before[part.segment_id] for part in oldest if part.sealed_epoch <= last}
+        # With what replaced them, all of them are deleted, and every key is still covered.
+        later = (*stream.replaced_parts(last + 1), *stream.open_parts)
+        starts = {part.segment_id: START for part in later if 0 < part.epoch <= last}
+        await _move_start(container, stream, ends | starts)
+        if any(stream.part(segment_id) is not None for segment_id in ends):
+            return  # nothing known replaced them
 
 
 async def _move_start(container: SegmentContainer, stream: Stream, places: Mapping[int, Position]) -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 
+from millrace.model.key_range import KEY_SPACE
+from millrace.model.lineage import Lineage
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import InvalidArgumentError
@@ -141,6 +144,45 @@ async def test_a_long_stream_is_truncated_in_steps(
     assert all(len(record.positions) <= 7 for record in records)
     _, head = stream.head()
     assert [part.segment_id for part in head] == [part.segment_id for part in stream.open_parts]
+
+
+async def test_each_step_of_a_truncation_leaves_a_head_that_covers_every_key(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behaviour 106: a crash between two steps, or a reader that starts there, finds a cut."""
+    monkeypatch.setattr(truncation, "POSITIONS_PER_RECORD_COUNT_MAX", 9)
+
+    async def replace(sealed_ids: list[int], *borders: int) -> list[int]:
+        for segment_id in sealed_ids:
+            await streams.append(segment_id, bytes(10))
+        ranges = [m.KeyRangeRecord(low, high - 1) for low, high in pairwise(borders)]
+        scaled = await streams.controller.scale("a/b", sealed_ids=sealed_ids, ranges=ranges, cause="for a test")
+        return [part.segment_id for part in scaled.open_parts]
+
+    quarter = KEY_SPACE // 4
+    halves = await replace(streams.controller.find("a/b").open_ids, 0, 2 * quarter, KEY_SPACE)
+    first, _ = await replace(halves, 0, quarter, KEY_SPACE)  # the second one replaces parts of both halves
+    for _ in range(20):
+        first, _ = await replace([first], 0, quarter)
+    stream = streams.controller.find("a/b")
+    for segment_id in stream.open_ids:
+        await streams.append(segment_id, bytes(10))
+    heads: list[list[int]] = []
+    decide = streams.opened.container.decide
+
+    async def checked(record: m.Record, *names: str) -> None:
+        await decide(record, *names)
+        heads.append([part.segment_id for part in stream.head()[1]])
+        Lineage(stream.parts).check_cut(heads[-1])
+        assert {part.segment_id for part in Lineage(stream.parts).head()} == {*heads[-1]}
+
+    monkeypatch.setattr(streams.opened.container, "decide", checked)
+    with streams.opened.container.state.streams.pin(["a/b"]) as pins:
+        streams.opened.container.state.pin_required(m.Required(streams=["a/b"]), into=pins)
+        await streams.controller.truncate("a/b", [m.SavedPosition(each, 10, 0) for each in stream.open_ids])
+
+    assert len(heads) > 3
+    assert stream.part_count == 2
 
 
 async def test_empty_segments_do_not_count_against_the_bound(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
