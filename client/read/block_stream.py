@@ -170,8 +170,9 @@ class BlockStream(Subscription[PlacedBlock]):
         if self._wanted_bytes > self._block_bytes_max:
             raise EventTooLargeError(
                 ErrorFacts(
-                    message=f"segment {self.segment_id}: the block at {self._block_offset} has {self._wanted_bytes}"
+                    message=f"the block at {self._block_offset} of this segment has {self._wanted_bytes}"
                     f" bytes, at most {self._block_bytes_max} are fetched",
+                    subject=str(self.segment_id),
                     length=self._wanted_bytes,
                 )
             )

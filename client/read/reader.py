@@ -59,7 +59,8 @@ class ReaderOptions:
             Of several streams each has its share.
         discover_interval_s: how often a reader of patterns looks for new streams.
         block_bytes_max: a larger block is not fetched, unless it fits the window of its segment: the reader raises
-            EventTooLargeError, whose `length` is the size of the block. None for no limit.
+            EventTooLargeError, whose `subject` is the id of the segment and `length` the size of the block. None for
+            no limit.
     """
 
     window_bytes: int = 32 * MIB

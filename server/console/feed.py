@@ -43,7 +43,7 @@ CHUNK_SIZE_BYTES: Final = 64 * KIB
 BLOCK_COPIES: Final = 3
 """Of a block in memory: its bytes, its events, and the next block, which the reader fetches meanwhile."""
 IDLE_S: Final = 0.1
-"""A reader that may fetch large blocks is closed if no event comes for so long: a feed that waits holds a window."""
+"""A reader that has fetched a large block is closed if no event comes for so long: a feed that waits holds a window."""
 EVENT_SIZE_BYTES: Final = 600
 """Memory of an event beside its value (measured, rounded up)."""
 CHUNK_COPIES: Final = 2
@@ -109,7 +109,10 @@ class Feed:
         self._has_begun = self._is_over = False
         # The size of the block that may be fetched, and the memory for it, both above the window: 0 if there is none.
         self._block_length = self._block_bytes = 0
+        # The segment whose block that is, until the position is after the block.
+        self._awaited_segment: int | None = None
         self._source: AsyncGenerator[bytes] | None = None
+        self._room: asyncio.Task[None] | None = None
 
     def __aiter__(self) -> Self:
         """Iterate over the chunks."""
@@ -118,11 +121,16 @@ class Feed:
     async def __anext__(self) -> bytes:
         """Return the next chunk, which is called for when most of the one before was taken."""
         self._memory.sending(0)
+        # A block that comes slowly may take until a comment is due, or it would be fetched in vain in each turn.
+        least_s = 0.0 if self._awaited_segment is None else self._options.keepalive_s
+        if self._source is not None and self._memory.is_turn_over(least_s):
+            await self.rest()
         while True:
             if self._source is None:
                 if self._is_over:
                     raise StopAsyncIteration
-                await self._memory.room(self._block_bytes)
+                if not await self._has_room():
+                    return KEEP_ALIVE
                 self._source = self._messages()
             try:
                 chunk = await anext(self._source)
@@ -138,8 +146,23 @@ class Feed:
         await self.aclose()
         self._memory.rest()
 
+    async def _has_room(self) -> bool:
+        """Wait for memory for the block that comes next, at most until a comment is due; return whether there is."""
+        if self._room is None:
+            self._room = asyncio.create_task(self._memory.room(self._block_bytes), name="memory of a feed")
+        await asyncio.wait([self._room], timeout=self._options.keepalive_s if self._has_begun else None)
+        if not self._room.done():
+            return False
+        room, self._room = self._room, None
+        room.result()
+        return True
+
     async def aclose(self) -> None:
         """Close the connection to the server."""
+        room, self._room = self._room, None
+        if room is not None:
+            room.cancel()
+            await asyncio.gather(room, return_exceptions=True)
         source, self._source = self._source, None
         if source is not None:
             await source.aclose()
@@ -168,11 +191,11 @@ class Feed:
                             yield chunk
                     if self._is_over:
                         return
-                    self._block_length = self._block_bytes = 0
-                    self._memory.hold(0)
+                    self._forget_block()
                 except EventTooLargeError as error:
-                    self._hold_before_fetch(error.length or 0)
+                    self._hold_before_fetch(int(error.subject), error.length or 0)
                 except CutTruncatedError as error:
+                    self._forget_block()
                     self._has_begun = True
                     self._start = HEAD if error.resume_at is None else error.resume_at
                     content = {"error": str(error), "resume_at": str(self._start)}
@@ -188,41 +211,52 @@ class Feed:
                     yield self._last({"error": f"{type(error).__name__}: {error}"}, event="failed")
                     return
 
-    def _hold_before_fetch(self, length: int) -> None:
-        """Allow blocks of so many bytes, of which each segment may fetch one. Raises like `_hold`."""
-        self._block_length = length
-        segments_count = len(self._start.places) if isinstance(self._start, StreamCut) else 1
-        self._hold((BLOCK_COPIES + segments_count - 1) * length)
+    def _forget_block(self) -> None:
+        """Allow no large block, and hold no memory for one."""
+        self._block_length = self._block_bytes = 0
+        self._awaited_segment = None
+        self._memory.hold(0)
 
-    def _hold(self, block_bytes: int) -> None:
-        """Hold memory for a block, beside what is held for another one.
+    def _hold_before_fetch(self, segment_id: int, length: int) -> None:
+        """Allow blocks of so many bytes, of which each segment may fetch one. Raises like `_hold`."""
+        self._block_length, self._awaited_segment = length, segment_id
+        segments_count = len(self._start.places) if isinstance(self._start, StreamCut) else 1
+        self._hold(segment_id, (BLOCK_COPIES + segments_count - 1) * length)
+
+    def _hold(self, segment_id: int, block_bytes: int) -> None:
+        """Hold memory for a block of a segment, beside what is held for another one.
 
         Raises:
             _NoRoomError: there is none now.
         """
         self._block_bytes = max(self._block_bytes, block_bytes)
         if not self._memory.hold(self._block_bytes):
+            self._awaited_segment = segment_id
             raise _NoRoomError
 
     async def _chunks(self, reader: Reader, ahead: list[Event] | None) -> AsyncGenerator[bytes]:
         """Yield the messages of what a reader reads, from events on that it has handed out. Raises like it.
 
-        Ends early if there is memory for a block and no event comes.
+        Ends early if there is memory for a block and no event comes after that block.
 
         Raises:
             _NoRoomError: the next block has to be fetched again, when there is room for it.
         """
-        told = reader.position()
+        begun = told = reader.position()
         events = await self._next_events(reader) if ahead is None else ahead
         while events != []:
             cut = reader.position()
+            awaited = self._awaited_segment
+            if awaited is not None and cut.places.get(awaited) != begun.places.get(awaited):
+                self._awaited_segment = None
             if events is None:
                 self._start = cut
-                if self._block_bytes:
+                # A reader that is closed before it has the block would never get one that comes slowly.
+                if self._block_bytes and self._awaited_segment is None:
                     return
                 yield KEEP_ALIVE if cut == told else encode_message(last_id=str(cut))
             else:
-                self._hold(max(0, _memory_of(events, cut) - self._options.feed_window_bytes))
+                self._hold(events[0].segment, max(0, _memory_of(events, cut) - self._options.feed_window_bytes))
                 for chunk, count, after in _gathered(events, cut):
                     self._counters.events_total += count
                     self._start = after
@@ -232,7 +266,8 @@ class Feed:
         yield self._last({"reason": "sealed"}, last_id=str(reader.position()), event="end")
 
     async def _next_events(self, reader: Reader) -> list[Event] | None:
-        return await _next_events(reader, within_s=IDLE_S if self._block_bytes else self._options.keepalive_s)
+        is_idle_soon = self._block_bytes and self._awaited_segment is None
+        return await _next_events(reader, within_s=IDLE_S if is_idle_soon else self._options.keepalive_s)
 
     def _last(self, content: Mapping[str, str], *, event: str, last_id: str = "") -> bytes:
         """Return a message after which there are no others."""

@@ -10,7 +10,8 @@ Memory is bounded in the sum:
     what is being sent           counts until most of it was taken
 
 If there is no room, feeds that wait for their peers rest, the one that has waited longest first: they keep what is
-being sent, and fetch their blocks again later. If all feeds together send too much, they are cut instead.
+being sent, and fetch their blocks again later. So does a feed whose peer keeps up, after its turn. If all feeds
+together send too much, they are cut instead.
 """
 
 import asyncio
@@ -122,6 +123,11 @@ class FeedPlaces:
             self._waiting.remove(place)
             self._freed.set()
 
+    def is_turn_over(self, place: FeedPlace, least_s: float) -> bool:
+        """Return whether a feed has had its memory for a block for so long at least, and other feeds wait for some."""
+        held_s = asyncio.get_running_loop().time() - place.since_s
+        return bool(self._waiting and place.block_bytes) and held_s >= max(SLICE_S, least_s)
+
     def sending(self, place: FeedPlace, size_bytes: int) -> None:
         """Hold memory for what a feed sends; feeds that wait for their peers are cut if all of them send too much."""
         place.sending_bytes = size_bytes
@@ -197,6 +203,10 @@ class FeedMemory:
     def hold(self, block_bytes: int) -> bool:
         """Hold that much for a block; see `FeedPlaces.hold`."""
         return self._places.hold(self._place, block_bytes)
+
+    def is_turn_over(self, least_s: float) -> bool:
+        """Return whether the memory for a block is to be given to a feed that waits; see `FeedPlaces.is_turn_over`."""
+        return self._places.is_turn_over(self._place, least_s)
 
     async def room(self, block_bytes: int) -> None:
         """Wait for memory, and hold it; see `FeedPlaces.room`."""

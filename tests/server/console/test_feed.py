@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,19 +14,23 @@ import millrace
 from applications.change_feed.messages import Message, Messages
 from millrace.model.cut import CutChoice
 from millrace.server.app import Server
+from millrace.server.console import feed as feed_module
+from millrace.server.console import feed_places
 from millrace.server.console.counters import FeedCounters
 from millrace.server.console.feed import Feed, FeedOverError, Wanted
 from millrace.server.console.feed_places import FeedMemory, FeedPlace, FeedPlaces
 from millrace.server.console.listener import Uptake
 from millrace.server.console.options import WINDOW_BYTES_MIN, FeedOptions
 from millrace.server.console.sse import KEEP_ALIVE
+from millrace.wire.limits import MIB
 from tests.support.folders import tmp_path
-from tests.support.servers import server_options
-from tests.support.waiting import PATIENCE_S
+from tests.support.servers import SMALL_WAL, server_options
+from tests.support.waiting import PATIENCE_S, until
 
 __all__ = ["tmp_path"]
 
 STREAM = "shop/orders"
+LARGE_COUNT = 3
 KEYS = [f"customer-{number}" for number in range(7)]
 
 
@@ -52,12 +57,14 @@ class Fed:
         key: str | None = None,
         is_resumed: bool = False,
         keepalive_s: float = PATIENCE_S,
+        places: FeedPlaces | None = None,
     ) -> None:
         self.counters = FeedCounters()
         self._messages = Messages()
         self._read: list[Message] = []
         options = FeedOptions(window_bytes=WINDOW_BYTES_MIN, keepalive_s=keepalive_s)
-        places, place = FeedPlaces(options), FeedPlace("10.0.0.1", Uptake(), lambda: None)
+        places = FeedPlaces(options) if places is None else places
+        place = FeedPlace("10.0.0.1", Uptake(), lambda: None)
         assert places.open(place)
         self.feed = Feed(
             Wanted(stream=STREAM, start=start, key=key, is_resumed=is_resumed),
@@ -315,3 +322,78 @@ async def test_a_feed_that_rests_between_any_two_chunks_sends_each_event_once(
         assert [message.content()["value"] for message in messages[:-1]] == [value.decode() for value in values]
         assert messages[-1].event == "end"
         assert fed.counters.events_total == len(values)
+
+
+@pytest_asyncio.fixture
+async def large(tmp_path: Path) -> AsyncIterator[Server]:
+    """A server with a sealed stream of blocks that are larger than a feed fetches ahead."""
+    wal = replace(SMALL_WAL, file_size_bytes=8 * MIB, batch_size_bytes_max=4 * MIB, run_size_bytes_max=4 * MIB)
+    async with Server(server_options(tmp_path, wal=wal)) as running:
+        async with millrace.connect(running.address) as client:
+            await create(client, segments=1)
+            async with client.writer(STREAM) as writer:
+                for _ in range(LARGE_COUNT):
+                    await writer.write(bytes(4 * WINDOW_BYTES_MIN), key="k")
+                    await writer.flush()
+            await client.seal_stream(STREAM)
+        yield running
+
+
+@pytest.mark.asyncio
+async def test_a_large_block_that_comes_slowly_is_sent(large: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 104: the feed waits until the block has come, however long the store takes."""
+    monkeypatch.setattr(feed_module, "IDLE_S", 0.0)  # no block comes in so short a time
+    async with Fed(large, millrace.HEAD) as fed:
+        *messages, end = await fed.rest()
+    assert len(messages) == LARGE_COUNT
+    assert end.event == "end"
+
+
+@pytest.mark.asyncio
+async def test_feeds_whose_peers_keep_up_take_turns(large: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behaviour 104: a feed that reads a long history does not keep the others from their blocks."""
+    monkeypatch.setattr(feed_places, "SLICE_S", 0.0)
+    monkeypatch.setattr(feed_module, "IDLE_S", PATIENCE_S)
+    places = FeedPlaces(FeedOptions(bytes_max=1 * MIB))
+    async with Fed(large, millrace.HEAD, places=places) as first, Fed(large, millrace.HEAD, places=places) as second:
+        await first.next(1)
+        late = asyncio.create_task(second.next(1))
+        await until(lambda: places._waiting)
+        reading = asyncio.create_task(first.next(LARGE_COUNT))
+        await late
+        assert first.counters.events_total == 1
+        await second.feed.rest()
+        await reading
+        await first.feed.rest()
+        assert [message.event for message in await second.rest()] == ["message"] * (LARGE_COUNT - 1) + ["end"]
+
+
+@pytest.mark.asyncio
+async def test_a_feed_that_waits_for_memory_sends_comments(large: Server) -> None:
+    """Behaviour 104: proxies end a connection that is silent."""
+    places = FeedPlaces(FeedOptions(bytes_max=1 * MIB))
+    other = FeedPlace("10.0.0.2", Uptake(), lambda: None)
+    assert places.open(other)
+    assert places.hold(other, 8 * MIB)
+    async with Fed(large, millrace.HEAD, places=places, keepalive_s=0.01) as fed:
+        await fed.chunk()
+        assert [await fed.chunk() for _ in range(2)] == [KEEP_ALIVE] * 2
+        places.close(other)
+        assert len(await fed.next(LARGE_COUNT)) == LARGE_COUNT
+        assert not places._waiting
+
+
+@pytest.mark.asyncio
+async def test_a_feed_that_waits_for_memory_can_rest_and_end(large: Server) -> None:
+    places = FeedPlaces(FeedOptions(bytes_max=1 * MIB))
+    other = FeedPlace("10.0.0.2", Uptake(), lambda: None)
+    assert places.open(other)
+    assert places.hold(other, 8 * MIB)
+    async with Fed(large, millrace.HEAD, places=places, keepalive_s=0.01) as fed:
+        await fed.chunk()
+        assert await fed.chunk() == KEEP_ALIVE
+        await fed.feed.rest()
+        assert not places._waiting
+        assert await fed.chunk() == KEEP_ALIVE
+        assert places._waiting
+    assert not places._waiting
