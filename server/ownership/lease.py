@@ -344,7 +344,8 @@ class WorkerLease:
             StorageError: it may not be stored; try again.
         """
         self._epoch = epoch
-        while self._lease.epoch != epoch:
+        # A renewal that failed may have stored another epoch, and is put again first.
+        while self._lease.epoch != epoch or (self._wanted is not None and self._wanted.epoch != epoch):
             if self._fenced is not None:
                 raise self._fenced
             await self._renew()

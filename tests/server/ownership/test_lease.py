@@ -327,6 +327,25 @@ async def test_an_answer_from_before_it_stood_still_says_nothing(store: FaultySt
     await process.crash()
 
 
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.LOST_ANSWER, Fault.LATE])
+async def test_an_epoch_is_withdrawn_whatever_became_of_its_announcement(
+    fault: Fault, store: FaultyStore, memory: MemoryObjectStore, clock: ManualClock
+) -> None:
+    """Behaviour 95: or two claimants that start over after an outage wait for the lease of each other."""
+    process = await Process(store, clock).start()
+    store.fail("replace", fault)
+    with pytest.raises(StoreUnavailableError):
+        await process.lease.announce(3)
+    await process.lease.announce(0)
+    assert stored(memory, process).epoch == 0
+    for _ in range(2):
+        await store.land()
+        await clock.advance(THIRD_S)
+        assert stored(memory, process).epoch == 0
+    assert not process.fenced
+    await process.crash()
+
+
 async def test_confirming_waits_for_a_renewal_only_after_a_stop(store: FaultyStore, clock: ManualClock) -> None:
     process = Process(store, clock)
     await process.lease.start()
