@@ -57,6 +57,15 @@ class DiskRoom:
         with self._lock:
             return self._free_bytes(path)
 
+    def left_bytes(self, path: Path) -> int:
+        """Return how many bytes can still be stored where `path` is, the reserve included.
+
+        Raises:
+            OSError: the system does not answer.
+        """
+        with self._lock:
+            return self._files.free_bytes(path) - self._claimed_bytes
+
     @contextmanager
     def claimed(self, path: Path, size_bytes: int) -> Iterator[None]:
         """Claim room for a file that is written inside the context.

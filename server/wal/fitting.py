@@ -42,7 +42,7 @@ def fitted(options: WalOptions, room: DiskRoom, directory: Path, *, log_bytes: i
             can be read, and truncated.
     """
     reserve_bytes = room.reserve_bytes
-    bytes_there = room.free_bytes(directory) + reserve_bytes + log_bytes
+    bytes_there = room.left_bytes(directory) + log_bytes
     others_bytes = max(TIER2_BYTES_MIN, options.file_size_bytes) if room.has_tier2 else 0
     if bytes_there >= reserve_bytes + FILES_COUNT_MIN * options.file_size_bytes + others_bytes:
         return options

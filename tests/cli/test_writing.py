@@ -15,6 +15,7 @@ import millrace
 from millrace.client.testing import TestServer
 from millrace.client.testing import server as server_of
 from millrace.server.app import Server
+from millrace.server.host.room import RESERVE_BYTES_MIN
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import KIB, MIB
 from tests.cli.conftest import PROGRAM, Run, Write
@@ -152,7 +153,7 @@ async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Behaviour 89."""
-    files = MemoryFileSystem(capacity_bytes=7 * MIB)
+    files = MemoryFileSystem()
     (tmp_path / "containers" / "0000").mkdir(parents=True)
     wal = WalOptions(
         file_size_bytes=3 * MIB,
@@ -174,6 +175,7 @@ async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
     async with Server(server_options(tmp_path, wal=wal), files=files) as running:
         async with millrace.connect(running.address) as client:
             await client.create_stream("events/full")
+        files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
         with path.open() as file:
             monkeypatch.setattr(sys, "stdin", file)
             arguments = ("write", "events/full", "--address", running.address)

@@ -10,6 +10,7 @@ import pytest
 from millrace.server.app import Server
 from millrace.server.container.state.sparse_index import SparseIndex
 from millrace.server.errors import NoSpaceError
+from millrace.server.host.room import RESERVE_BYTES_MIN
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import EVENT_COUNT_MAX, KIB
@@ -292,11 +293,12 @@ async def test_a_batch_that_cannot_be_applied_is_recovered_from_the_log(tmp_path
 @pytest.mark.asyncio
 async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path: Path) -> None:
     """Behaviour 44: NoSpace before any ack; reads, truncates and deletes work; it recovers when space returns."""
-    files = MemoryFileSystem(capacity_bytes=600 * KIB)
+    files = MemoryFileSystem()
     (tmp_path / "containers" / "0000").mkdir(parents=True)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         doomed = await peer.create_segment("raw/doomed")
+        files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
         content = b""
         for number in range(200):
             piece = bytes([number]) * (8 * KIB)
@@ -314,7 +316,7 @@ async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path
         assert server._open is not None
         with pytest.raises(NoSpaceError, match=r"no room for a.* log file.*; reads, truncates and deletes work"):
             server._open.container.append(append_run(segment_id, 0, b"x"), Appender())
-        files.capacity_bytes = 8 << 20
+        files.capacity_bytes = 64 << 20
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):
                 pass

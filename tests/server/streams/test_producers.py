@@ -9,6 +9,7 @@ import pytest_asyncio
 from millrace.model.producer import FENCED_RUNS_COUNT_MAX, Producer
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
+from millrace.server.host.room import RESERVE_BYTES_MIN
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -279,11 +280,12 @@ async def test_odd_requests(peer: Peer) -> None:
 async def test_no_run_takes_over_while_the_log_is_full(tmp_path: Path) -> None:
     """What begins leaves the headroom of the log to what ends something; who has taken over continues."""
     (tmp_path / "containers" / "0000").mkdir(parents=True)  # for the checkpoint, which is always on a real disk
-    files = MemoryFileSystem(capacity_bytes=600 * KIB)
+    files = MemoryFileSystem()
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         await create_stream(peer, "a/b", 1)
         first = await written(peer, Producer(W, H, "r1", 0), b"zero")
         segment_id = await peer.create_segment("raw/a")
+        files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
         while await peer.settled(await peer.append(segment_id, bytes(8 * KIB))) != [ErrorCode.NO_SPACE]:
             pass
         for number in first.ids[:5]:

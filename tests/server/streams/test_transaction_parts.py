@@ -18,6 +18,7 @@ from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.container_state import ContainerState
+from millrace.server.host.room import RESERVE_BYTES_MIN
 from millrace.server.streams import StreamsOptions, TransactionsOptions
 from millrace.server.streams.load import StreamLoads
 from millrace.wire import messages as m
@@ -135,7 +136,7 @@ async def test_a_transaction_that_is_too_large_is_none_of_its_stream(tmp_path: P
 @pytest.mark.parametrize("what", ["disk", "tier 2"])
 async def test_a_full_log_takes_the_end_of_what_is_open(tmp_path: Path, what: str) -> None:
     """Behaviours 28, 44: commit, prepare and abort have reserved room; whatever would be new is refused."""
-    files = MemoryFileSystem(capacity_bytes=600 * KIB) if what == "disk" else None
+    files = MemoryFileSystem() if what == "disk" else None
     storage = FaultyStorage(capacity_bytes=40 * KIB) if what == "tier 2" else None
     if files is not None:  # for the checkpoint, which is always on a real disk
         (tmp_path / "containers" / "0000").mkdir(parents=True)
@@ -150,6 +151,8 @@ async def test_a_full_log_takes_the_end_of_what_is_open(tmp_path: Path, what: st
         for name, transaction in zip(names, (committed, aborted, prepared), strict=True):
             await transaction.write(b"event of " + name.encode())
         segment_id = await peer.create_segment("raw/a")
+        if files is not None:
+            files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
         refused = 0
         while refused < 3:
             (outcome,) = await peer.settled(await peer.append(segment_id, bytes(8 * KIB)))
@@ -171,7 +174,7 @@ async def test_a_full_log_takes_the_end_of_what_is_open(tmp_path: Path, what: st
         assert list((await content_of(peer, "a/b")).values()) == [expected] * 2
         assert (await outcome_of(peer, name="aborted")).state == TransactionState.ABORTED
         if files is not None:
-            files.capacity_bytes = 8 << 20
+            files.capacity_bytes = 64 << 20
         if storage is not None:
             storage.capacity_bytes = None
     async with Server(options, **seams) as server, await Peer.connect(server.address) as peer:
