@@ -24,7 +24,7 @@ from .options import WalOptions
 from .pool import FilePool
 from .protocol import LogStatistics, OnDurable, OnFailure
 from .recovery import Recovery, log_paths
-from .repair import resume
+from .repair import remove_unfinished, resume
 from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, RecoveredBatch, RecoveryReport
 from .writer import Durable, LogWriter, Stopped
 
@@ -238,6 +238,8 @@ class Wal:
         loop = self._loop = asyncio.get_running_loop()
         self._on_durable, self._on_failure = on_durable, on_failure
         log_bytes = sum(found.size_bytes for found in self._recovery.found)
+        # First, or their room would count as taken.
+        await loop.run_in_executor(None, remove_unfinished, self._files, self._directory)
         self._options = await loop.run_in_executor(
             None, partial(fitted, self._options, self._room, self._directory, log_bytes=log_bytes)
         )

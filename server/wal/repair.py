@@ -52,9 +52,6 @@ def resume(
     Raises:
         NoSpaceError, OSError: it could not be done; nothing was lost, and another `Wal` may try again.
     """
-    for name in files.list_directory(directory):
-        if name.endswith(PREPARING_SUFFIX):
-            files.remove(directory / name)
     found, end = recovery.found, recovery.end
     needed = found.index(end) + 1 if end is not None else 0
     opened: list[LogFile] = []
@@ -86,6 +83,17 @@ def resume(
             close_file(file.file, file.path)
         raise
     return ResumptionPoint(active, newest, sequence, previous_checksum=recovery.chain or 0)
+
+
+def remove_unfinished(files: FileSystem, directory: Path) -> None:
+    """Remove the files that a crash has interrupted while they were prepared. Blocking.
+
+    Raises:
+        OSError: whatever the disk says.
+    """
+    for name in files.list_directory(directory):
+        if name.endswith(PREPARING_SUFFIX):
+            files.remove(directory / name)
 
 
 def _write_again(files: FileSystem, found: FoundFile, batch: Batch) -> None:

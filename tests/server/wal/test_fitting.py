@@ -7,9 +7,11 @@ from millrace.server.errors import NoSpaceError
 from millrace.server.host.room import DiskRoom
 from millrace.server.wal import WalOptions
 from millrace.server.wal.fitting import fitted, needed_bytes
+from millrace.server.wal.logfile import PREPARING_SUFFIX, log_file_name
 from millrace.wire.limits import MIB
 from tests.support.files import MemoryFileSystem
 from tests.support.waiting import until
+from tests.support.wal import FOLDER as WAL_FOLDER
 from tests.support.wal import SMALL, open_log
 
 FOLDER = Path("/data/containers/0000/wal")
@@ -90,3 +92,18 @@ async def test_a_full_log_of_smaller_files_starts_on_a_volume_that_has_grown(*, 
     await until(lambda: again.wal.refusal is None)
     await again.append(b"after")
     await again.wal.close()
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_a_crash_left_unfinished_takes_no_room_of_a_new_log() -> None:
+    """Behaviour 103: a server that is killed in its first start on a small volume starts again."""
+    files = MemoryFileSystem(capacity_bytes=needed_bytes(SMALL, reserve_bytes=0, has_tier2=False))
+    files.make_directories(WAL_FOLDER)
+    unfinished = WAL_FOLDER / (log_file_name(1) + PREPARING_SUFFIX)
+    files.open(unfinished, create=True).truncate(SMALL.file_size_bytes_min)
+
+    log = await open_log(files)
+    await log.append(b"first")
+    await log.wal.close()
+
+    assert not files.exists(unfinished)
