@@ -60,12 +60,11 @@ def resume(
             _write_again(files, *recovery.last)
         opened.extend(_open(files, file, options) for file in found[:needed])
         if opened:
-            opened[-1].end = recovery.report.end_offset
-            if found[needed - 1].size_bytes >= options.file_size_bytes_min:
-                # Used up as it is, also if files are larger now: a full volume has no room to extend it.
-                opened[-1].size_bytes = found[needed - 1].size_bytes
-            if not opened[-1].is_damaged:
-                _zero_rest(opened[-1], zero_fill=options.zero_fill)
+            active = opened[-1]
+            active.end = recovery.report.end_offset
+            if not active.is_damaged:
+                active.size_bytes = _size_in_use(found[needed - 1].size_bytes, end=active.end, options=options)
+                _zero_rest(active, zero_fill=options.zero_fill)
         sequence = pool.sequence_floor = max(recovery.report.last_sequence, after_sequence)
         continues = sequence == recovery.report.last_sequence
         spares = [
@@ -102,12 +101,26 @@ def _write_again(files: FileSystem, found: FoundFile, batch: Batch) -> None:
         file.datasync()
 
 
+def _size_in_use(size_bytes: int, *, end: int, options: WalOptions) -> int:
+    """Return the size of the file that is written further, if another one is configured now than it has.
+
+    It is cut: the only file of a log has to leave room for the next one, or it is never recycled. It is not extended,
+    for which a full volume has no room, unless it is too small for a run.
+    """
+    if end <= options.file_size_bytes < size_bytes or size_bytes < options.file_size_bytes_min:
+        return options.file_size_bytes
+    return size_bytes
+
+
 def _zero_rest(active: LogFile, *, zero_fill: bool) -> None:
     """Zero the active file after the end of the log, up to its full size, unless it is zeros already.
 
     Without `zero_fill`, only what is not zero; what the file lacks of its size stays a hole.
     """
     size = active.size_bytes - active.end
+    if active.file.size() > active.size_bytes:
+        active.file.truncate(active.size_bytes)
+        active.file.datasync()
     rest = active.file.pread(size, active.end)
     if len(rest) == size and rest.count(0) == size:
         return

@@ -12,7 +12,7 @@ from millrace.wire.limits import MIB
 from tests.support.files import MemoryFileSystem
 from tests.support.waiting import until
 from tests.support.wal import FOLDER as WAL_FOLDER
-from tests.support.wal import SMALL, open_log
+from tests.support.wal import SMALL, log_names, open_log
 
 FOLDER = Path("/data/containers/0000/wal")
 DEFAULT = WalOptions()
@@ -107,3 +107,27 @@ async def test_a_file_that_a_crash_left_unfinished_takes_no_room_of_a_new_log() 
     await log.wal.close()
 
     assert not files.exists(unfinished)
+
+
+@pytest.mark.asyncio
+async def test_a_large_file_that_is_hardly_used_is_cut_to_the_size_that_fits() -> None:
+    """Behaviour 103: the only file of a log from an earlier version would keep the next one from a small volume."""
+    files = MemoryFileSystem()
+    log = await open_log(files, replace(SMALL, file_size_bytes=4 * SMALL.file_size_bytes))
+    await log.append(b"first")
+    await until(lambda: log.wal.statistics().spare_files == 1)
+    await log.wal.close()
+    for name in log_names(files)[1:]:
+        files.remove(WAL_FOLDER / name)
+    files.capacity_bytes = files.used_bytes + SMALL.file_size_bytes // 2
+
+    again = await open_log(files, SMALL)
+    for _ in range(40):
+        await until(lambda: again.wal.refusal is None)
+        sequence = await again.append(bytes(3000))
+        again.wal.recycle(sequence - 1)
+    await again.wal.close()
+
+    last = await open_log(files, SMALL, from_sequence=sequence)
+    assert [len(payload) for _, payload in last.contents()[7]] == [3000]
+    await last.wal.close()
