@@ -70,11 +70,16 @@ class LoopThread:
 
         Raises like `start`.
         """
-        future = self.start(function)
+        call = _Call(function)
+        future: concurrent.futures.Future[T] | None = None
         try:
+            future = self.start(call.run)
             return future.result()
         except BaseException:
-            future.cancel()
+            # An interrupt may come after the call has started and before this thread has its future.
+            if future is None or not future.done():
+                with suppress(ClientClosedError, ForkedClientError):
+                    self.post(call.cancel)
             raise
 
     def start(self, function: Callable[[], Awaitable[T]]) -> "concurrent.futures.Future[T]":
@@ -263,6 +268,32 @@ def iterated(
         return _Steps(self._loop, lambda: method(self._target, *args, **kwargs))
 
     return iterate
+
+
+class _Call(Generic[T]):
+    """A call in the loop that can be cancelled without its future. Its methods run in the loop."""
+
+    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
+        self._function = function
+        self._task: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    async def run(self) -> T:
+        """Await the function.
+
+        Raises:
+            CancelledError: the call was cancelled, maybe before its first step.
+        """
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._function()
+
+    def cancel(self) -> None:
+        """Cancel the call; nothing happens if it has ended."""
+        self._is_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 class _Steps(Iterator[T]):

@@ -2,6 +2,8 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,16 @@ def test_the_tail_of_a_sealed_stream_ends(write: Write, ask: Run) -> None:
     assert ask("tail", "events/sealed", "--from", "head").out == "1\n2\n"
 
 
+@contextmanager
+def ended(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """End the process with the block, so that a failure does not wait for it."""
+    with process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 @pytest.mark.slow
 def test_a_tail_outlives_an_outage_and_says_what_it_waits_for() -> None:
     """Behaviour 89."""
@@ -85,7 +97,7 @@ def test_a_tail_outlives_an_outage_and_says_what_it_waits_for() -> None:
         tail = subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert tail.stdout is not None
         assert tail.stderr is not None
-        with tail, client.writer("events/outage", writer_id="w") as writer:
+        with ended(tail), client.writer("events/outage", writer_id="w") as writer:
             writer.write(b"before")
             assert tail.stdout.readline() == b"before\n"
             running.kill()
@@ -111,7 +123,7 @@ def test_a_tail_with_a_time_limit_ends_with_the_cut_to_resume_from() -> None:
         tail = subprocess.Popen([*PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert tail.stdout is not None
         assert tail.stderr is not None
-        with tail:
+        with ended(tail):
             assert tail.stdout.readline() == b"before\n"
             running.kill()
             assert tail.wait(60) == 3

@@ -197,6 +197,29 @@ def test_an_interrupt_of_an_iterator_closes_it_once_its_step_has_ended(counter: 
     assert log == ["waiting", "cancelled", "closed"]
 
 
+def test_an_interrupt_before_the_wait_cancels_the_call(
+    counter: BlockingCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has the call already, and this thread does not have its future yet."""
+    log = counter.plain()[1].log
+    start = asyncio.run_coroutine_threadsafe
+
+    def start_and_interrupt(*arguments: Any) -> None:
+        monkeypatch.undo()
+        start(*arguments)
+        raise KeyboardInterrupt
+
+    for step in (counter.wait, lambda: next(counter.wait_for_numbers())):
+        monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", start_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            step()
+    counter.add(1)  # after the cancellation in the loop
+    counter.add(1)
+
+    # A call that had not begun has left no trace.
+    assert log.count("waiting") == log.count("cancelled")
+
+
 @pytest.mark.parametrize(
     ("library", "patch"),
     [
