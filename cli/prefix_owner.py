@@ -3,7 +3,7 @@
 import uuid
 from dataclasses import dataclass
 
-from millrace.server.errors import ManifestUnreadableError, StoreUnfitError
+from millrace.server.errors import ManifestUnreadableError, UnsupportedStoreError
 from millrace.server.object_store import ObjectStore, StoreUrl, find_owner
 from millrace.server.object_store.opening import OWNER_KEY
 from millrace.server.ownership import manifest_key, read_manifest, server_of_history
@@ -35,7 +35,7 @@ async def owner_problem(store: ObjectStore, *, url: str) -> OwnerProblem | None:
     """
     try:
         found = await find_owner(store, StoreUrl.parse(url))
-    except StoreUnfitError as error:
+    except UnsupportedStoreError as error:
         return OwnerProblem(error.message, "use the version of Millrace that wrote it")
     if found.server_id is not None:
         return await _contradiction(store, found.server_id, url=url)
@@ -44,7 +44,7 @@ async def owner_problem(store: ObjectStore, *, url: str) -> OwnerProblem | None:
         known = await server_of_history(store, url=url, is_repair=False)
     except ManifestUnreadableError:
         return OwnerProblem(what, f"put it back: this version cannot read {manifest_key(0)}, which names the server")
-    except StoreUnfitError:
+    except UnsupportedStoreError:
         advice = (
             f"{manifest_key(0)} is missing or damaged, too: put one of them back, or stop all servers of this prefix"
             f" and run `millrace repair --store {url} --accept-loss`"

@@ -18,7 +18,7 @@ from millrace.client.errors import AnswerTimeoutError as AnswerTimeoutError
 from millrace.client.errors import AttributeConditionFailedError as AttributeConditionFailedError
 from millrace.client.errors import AttributesFullError as AttributesFullError
 from millrace.client.errors import AuthenticationError as AuthenticationError
-from millrace.client.errors import BranchesDifferError as BranchesDifferError
+from millrace.client.errors import BranchMismatchError as BranchMismatchError
 from millrace.client.errors import BranchTokenError as BranchTokenError
 from millrace.client.errors import BufferFullError as BufferFullError
 from millrace.client.errors import ClientClosedError as ClientClosedError
@@ -44,7 +44,7 @@ from millrace.client.errors import OutcomeUnknownError as OutcomeUnknownError
 from millrace.client.errors import PipelineBrokenError as PipelineBrokenError
 from millrace.client.errors import ProducerCommittedError as ProducerCommittedError
 from millrace.client.errors import ProducerFencedError as ProducerFencedError
-from millrace.client.errors import ProducerHeldError as ProducerHeldError
+from millrace.client.errors import ProducerInUseError as ProducerInUseError
 from millrace.client.errors import ProducersFullError as ProducersFullError
 from millrace.client.errors import ProducerUnknownError as ProducerUnknownError
 from millrace.client.errors import RequestTimeoutError as RequestTimeoutError
@@ -59,6 +59,7 @@ from millrace.client.errors import ServerFailedError as ServerFailedError
 from millrace.client.errors import ServerShuttingDownError as ServerShuttingDownError
 from millrace.client.errors import ServerUnreachableError as ServerUnreachableError
 from millrace.client.errors import StreamExistsError as StreamExistsError
+from millrace.client.errors import StreamHasExclusiveWriterError as StreamHasExclusiveWriterError
 from millrace.client.errors import StreamNotFoundError as StreamNotFoundError
 from millrace.client.errors import StreamNotSealedError as StreamNotSealedError
 from millrace.client.errors import StreamSealedError as StreamSealedError
@@ -71,7 +72,6 @@ from millrace.client.errors import TransactionsFullError as TransactionsFullErro
 from millrace.client.errors import TransactionTooLargeError as TransactionTooLargeError
 from millrace.client.errors import TransactionUnknownError as TransactionUnknownError
 from millrace.client.errors import ValueMalformedError as ValueMalformedError
-from millrace.client.errors import WriterExcludedError as WriterExcludedError
 from millrace.client.errors import WriterExpiredError as WriterExpiredError
 from millrace.client.errors import WriterFencedError as WriterFencedError
 from millrace.client.errors import WrongLoopError as WrongLoopError

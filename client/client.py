@@ -269,7 +269,7 @@ class Client(StreamControl, DataFrames):
             TransactionCommittedError: one of that name was committed.
             ProducerCommittedError: the producer has committed this sequence, or a later one.
             ProducerFencedError: a newer run of the producer has begun.
-            ProducerHeldError: another holder has the writer id; see `reset_producer`.
+            ProducerInUseError: another holder has the writer id; see `reset_producer`.
             ProducersFullError: the server knows too many producers.
             TransactionsFullError: too many are open.
         """
@@ -337,7 +337,7 @@ class Client(StreamControl, DataFrames):
 
         Raises:
             ProducerUnknownError: no transaction ever began with it.
-            ProducerHeldError: yet another holder has taken it over meanwhile.
+            ProducerInUseError: yet another holder has taken it over meanwhile.
         """
         return await reset_producer(self._writes, writer_id, holder=holder)
 

@@ -27,7 +27,7 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- EventNumberError             event numbers that leave a gap or overlap
 |   +-- SequencesRefusedError        the server takes these sequences for stored, or refused such ones before
 |   +-- SequencesMixedError          events with sequences and events without, of one writer on one stream
-|   +-- WriterExcludedError          another writer has the stream to itself
+|   +-- StreamHasExclusiveWriterError  another writer has the stream to itself
 |   +-- EventTimeError               an event is further in the future or the past than its stream permits
 |   +-- TailChangedError             the stream does not end where an exclusive writer expected it to
 |   +-- EpochChangedError            the stream was scaled faster than this client could ask for its segments
@@ -39,10 +39,10 @@ MillraceError                        the root; has `code` (number on the wire, o
 |   +-- TransactionAbortedError      it was aborted, by somebody or by its lease
 |   +-- TransactionPreparedError     it is prepared, and can only be committed or aborted
 |   +-- CursorMovedError             a cursor that should move with a commit was not where it was expected
-|   +-- BranchesDifferError          not so many events are stored as were to be committed
+|   +-- BranchMismatchError          not so many events are stored as were to be committed
 |   +-- TransactionTooLargeError     it has as many bytes as a transaction may have
 |   +-- ProducerFencedError          a newer run of the producer has replaced this one
-|   +-- ProducerHeldError            another holder has the writer id of the producer
+|   +-- ProducerInUseError           another holder has the writer id of the producer
 |   +-- ProducerUnknownError         no transaction ever began with it
 |   +-- ProducersFullError           as many producers are known as may be
 |   +-- ThrottledError               has `retry_after_s`
@@ -207,7 +207,7 @@ class SequencesMixedError(_Answer, codes=[ErrorCode.SEQUENCES_MIXED]):
     """A writer with an id sent events with and without sequences to one stream: either all have one, or none."""
 
 
-class WriterExcludedError(_Answer, codes=[ErrorCode.WRITER_EXCLUDED]):
+class StreamHasExclusiveWriterError(_Answer, codes=[ErrorCode.WRITER_EXCLUDED]):
     """The stream belongs to an exclusive writer, which the text names. Nothing was stored.
 
     Raised by an exclusive writer, another one has taken the stream over.
@@ -268,7 +268,7 @@ class CursorMovedError(_Answer, codes=[ErrorCode.CURSOR_MOVED]):
     """A commit was to move a cursor, and another program has moved that cursor before. Nothing was changed."""
 
 
-class BranchesDifferError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):
+class BranchMismatchError(_Answer, codes=[ErrorCode.BRANCHES_DIFFER]):
     """The branches of a transaction have another number of events than the commit says. Nothing was changed."""
 
 
@@ -287,7 +287,7 @@ class ProducerFencedError(_Answer, codes=[ErrorCode.PRODUCER_FENCED]):
     """
 
 
-class ProducerHeldError(_Answer, codes=[ErrorCode.PRODUCER_HELD]):
+class ProducerInUseError(_Answer, codes=[ErrorCode.PRODUCER_HELD]):
     """Another program holds the writer id of the producer; the text names both, and says how to change that.
 
     Two programs use one writer id. Give one of them another, or, if the holder is gone for good, reset the producer.

@@ -46,7 +46,7 @@ from millrace.server.host.token_file import read_token
 from millrace.server.host.tokens import TokenGate
 
 from .cache import PageCache
-from .errors import GivenUpError, OwnedElsewhereError, OwnerFencedError, ServerError, StoreUnfitError
+from .errors import OwnedElsewhereError, OwnerFencedError, OwnershipReleasedError, ServerError, UnsupportedStoreError
 from .folder import check_writable
 from .hand_over import HandOver
 from .history import History
@@ -470,7 +470,7 @@ class Server:
                     await asyncio.to_thread(check_writable, self._files, folder)
                     await self._open_container()
                 break
-            except (OwnedElsewhereError, OwnerFencedError, StoreUnfitError) as error:
+            except (OwnedElsewhereError, OwnerFencedError, UnsupportedStoreError) as error:
                 self._history.fenced(OwnerFencedError(str(error)))
                 break
             except (ServerError, OSError) as error:
@@ -609,7 +609,7 @@ class Server:
         if self._console is not None:
             await asyncio.to_thread(self._console.close)
         # Of one that was given up nothing is flushed: no checkpoint would tell of it, and another server waits.
-        await self._close_container(flush_s=0.0 if isinstance(self._fatal, GivenUpError) else flush_s)
+        await self._close_container(flush_s=0.0 if isinstance(self._fatal, OwnershipReleasedError) else flush_s)
         await self._cache.close()
         left_s = max(0.0, flushed_s - self._clock.monotonic_s())
         await self._history.close(release_s=left_s + 0.1 * self._options.shutdown_s)

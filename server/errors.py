@@ -5,14 +5,14 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- SettingError              a value that an option cannot have; has `option`, `value` and `right`
 |   +-- FolderLockedError         another server owns the data folder
 |   +-- FolderVersionError        the data folder was written by another version or server
-|   +-- StoreUnfitError           the object store does not do what it must, or is that of another server
+|   +-- UnsupportedStoreError     the object store does not do what it must, or is that of another server
 |   +-- OwnedElsewhereError       another server owns a container of the store, or has owned it since
 +-- StorageError
 |   +-- NoSpaceError              the disk is full; nothing was stored; try again later
 |   +-- DiskUnavailableError      the disk cannot be read or written now; nothing was done; try again later
 |   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
 |   +-- LogClosedError            the log takes no more; reopen it
-|   +-- RefusalUnknownError       the log failed before it was known whether to refuse; nothing was stored
+|   +-- DecisionLostError         the log failed before it was known whether to refuse; nothing was stored
 |   +-- LogCorruptError           what is left of the log does not tell what there was; nothing can be started
 |   +-- ContentLostError          acknowledged content of the log is missing; an operator has to accept that
 |   +-- ChunkCorruptError         a chunk does not match its checksum
@@ -27,7 +27,7 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |   +-- ObjectExistsError         the key has an object already; nothing was stored
 |   +-- ObjectChangedError        the object is another one than was read; nothing was stored
 |   +-- ObjectNotFoundError       there is no such object
-|   +-- GivenUpError              the disk has failed, and another server waits: this one has ended for that
+|   +-- OwnershipReleasedError    the disk has failed, and another server waits: this one has ended for that
 |   +-- ManifestUnreadableError   a manifest or a lease is not one that this version can read; nothing was changed
 |   |   +-- ManifestDamagedError  a manifest is not what was written; a claim rebuilds it if the log is in the store
 +-- ThrottledError                a bound is reached; says what is full and when to try again
@@ -42,15 +42,15 @@ ServerError                       the root: `code` crosses the wire, `retriable`
 |       AttributeConditionFailedError, AttributesFullError, PipelineBrokenError, AppendTooLargeError
 +-- WriterError                   about one writer
 |   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
-|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError, WriterExcludedError,
+|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError, StreamHasExclusiveWriterError,
 |       EventTimeError
 +-- StreamError                   about one stream
 |   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError,
 |       TailChangedError, EpochChangedError
 +-- TransactionError              about one transaction
     +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
-        BranchesDifferError, CursorMovedError, TransactionsFullError, TransactionTooLargeError,
-        ProducerCommittedError, ProducerFencedError, ProducerHeldError, ProducerUnknownError, ProducersFullError
+        BranchMismatchError, CursorMovedError, TransactionsFullError, TransactionTooLargeError,
+        ProducerCommittedError, ProducerFencedError, ProducerInUseError, ProducerUnknownError, ProducersFullError
 """
 
 from typing import ClassVar, Self
@@ -132,7 +132,7 @@ class FolderVersionError(ConfigurationError):
     """The data folder was written by another version, or belongs to another server."""
 
 
-class StoreUnfitError(ConfigurationError):
+class UnsupportedStoreError(ConfigurationError):
     """The object store does not do what every server relies on, or belongs to another server."""
 
 
@@ -160,7 +160,7 @@ class LogClosedError(StorageError, code=ErrorCode.SHUTTING_DOWN):
     """The log takes no more runs; only reopening it helps."""
 
 
-class RefusalUnknownError(StorageError, code=ErrorCode.SHUTTING_DOWN):
+class DecisionLostError(StorageError, code=ErrorCode.SHUTTING_DOWN):
     """The log failed before that was durable which a refusal rested on. Nothing was stored; send it again."""
 
     def __init__(self) -> None:
@@ -258,7 +258,7 @@ class ObjectNotFoundError(StorageError):
     """There is no object under the key."""
 
 
-class GivenUpError(StorageError):
+class OwnershipReleasedError(StorageError):
     """The disk keeps this server from serving, and another one waits: it has given up what it owned.
 
     Nothing that was acknowledged is lost. Started again, it stands by, or says what is wrong with its disk.
@@ -393,7 +393,7 @@ class SequencesMixedError(WriterError, code=ErrorCode.SEQUENCES_MIXED):
     """All events of a named writer on a stream have a sequence, or none has."""
 
 
-class WriterExcludedError(WriterError, code=ErrorCode.WRITER_EXCLUDED):
+class StreamHasExclusiveWriterError(WriterError, code=ErrorCode.WRITER_EXCLUDED):
     """The stream has an exclusive writer, which is another one, or has another epoch."""
 
     @classmethod
@@ -473,7 +473,7 @@ class CursorMovedError(TransactionError, code=ErrorCode.CURSOR_MOVED):
     """A cursor that is to move with a commit is not where the commit expects it. Nothing was changed."""
 
 
-class BranchesDifferError(TransactionError, code=ErrorCode.BRANCHES_DIFFER):
+class BranchMismatchError(TransactionError, code=ErrorCode.BRANCHES_DIFFER):
     """What is stored of the branches of a transaction is not what the request says. Nothing was changed."""
 
 
@@ -493,7 +493,7 @@ class ProducerFencedError(TransactionError, code=ErrorCode.PRODUCER_FENCED):
     """A newer run of the producer has replaced this one, or a reset has. Nothing of this transaction is left."""
 
 
-class ProducerHeldError(TransactionError, code=ErrorCode.PRODUCER_HELD):
+class ProducerInUseError(TransactionError, code=ErrorCode.PRODUCER_HELD):
     """Another holder has the writer id of the producer, until it is reset. Nothing of this transaction is left."""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from millrace.server.host.clock import Clock
 from millrace.server.host.own_disk import DiskFailure
 
-from .errors import GivenUpError, StorageError
+from .errors import OwnershipReleasedError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class HandOver:
         patience_s: float,
         failure: Callable[[], DiskFailure | None],
         other_leases: Callable[[], Awaitable[Mapping[str, str]]],
-        give_up: Callable[[GivenUpError], None],
+        give_up: Callable[[OwnershipReleasedError], None],
     ) -> None:
         self._clock = clock
         self._patience_s = patience_s
@@ -67,7 +67,7 @@ class HandOver:
                     failed_s, waiting, failure.error,
                 )  # fmt: skip
                 self._give_up(
-                    GivenUpError(
+                    OwnershipReleasedError(
                         f"the disk has kept this server from serving for {failed_s:.0f} s, and another server waits, so"
                         f" this one has given up what it owned: {failure.error}"
                     )

@@ -20,7 +20,7 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.host.room import DiskRoom
 from millrace.server.host.supervisor import Supervisor
 
-from .errors import DiskUnavailableError, OwnerFencedError, ServerError, StoreUnfitError
+from .errors import DiskUnavailableError, OwnerFencedError, ServerError, UnsupportedStoreError
 from .folder import DataFolder, check_writable, open_folder
 from .object_store import (
     ObjectStore,
@@ -213,9 +213,9 @@ class History:
             try:
                 claimed = partial(claim, store, url, server_id=folder.server_id, is_new=folder.is_new, known=known)
                 await when_there_is_room(claimed, name="prefix", clock=self._clock)
-            except StoreUnfitError as error:
+            except UnsupportedStoreError as error:
                 if folder.is_new and not is_remote and await self._has_remote_log(store, url):
-                    raise StoreUnfitError(
+                    raise UnsupportedStoreError(
                         "the log of its server is in the object store, too: start this one with --log object, or with"
                         " another --store prefix",
                         subject=str(url),

@@ -311,9 +311,9 @@ class Transaction(BranchWriter):
             TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
             TransactionCommittedError: it was committed with other branches.
             ProducerCommittedError: its producer has committed this sequence, or a later one, by another transaction.
-            ProducerFencedError, ProducerHeldError: its producer is that of another run or holder by now. After these
+            ProducerFencedError, ProducerInUseError: its producer is that of another run or holder by now. After these
                 three nothing of the transaction is left.
-            BranchesDifferError: somebody else has written to it, or what a token says is not what is stored.
+            BranchMismatchError: somebody else has written to it, or what a token says is not what is stored.
             BranchTokenError: a token is of a branch of another transaction.
             InvalidArgumentError: without a list, a branch is not finished. The transaction stays open.
             CursorMovedError: a cursor of `advance` is not where it is expected. The transaction stays open: abort it.

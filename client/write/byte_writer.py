@@ -127,8 +127,8 @@ class ByteWriter(Handle):
         """Take bytes, and return how many: all of them. Waits while much is in flight. Cancelling takes nothing.
 
         Raises:
-            StreamSealedError, WriterFencedError, WriterExpiredError, WriterExcludedError, ConditionFailedError: nothing
-                can be written any more.
+            StreamSealedError, WriterFencedError, WriterExpiredError, StreamHasExclusiveWriterError,
+                ConditionFailedError: nothing can be written any more.
             DeliveryTimeoutError: nothing could be stored for `delivery_timeout_s`; `durable_offset` says what is.
         """
         self._channel.guard.check()

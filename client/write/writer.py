@@ -133,7 +133,7 @@ class Writer(Handle):
             StreamNotFoundError, StreamSealedError: nothing can be written.
             WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
             SequencesRefusedError: two events of this id had one sequence; see `client.reset_sequences`.
-            WriterExcludedError: the stream has an exclusive writer, and this one is not to be one.
+            StreamHasExclusiveWriterError: the stream has an exclusive writer, and this one is not to be one.
             TailChangedError: this one is to be exclusive, and the stream does not end at `expected`.
             RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
             ServerUnreachableError: no server answered for so long; an outage is waited out from the opening on.
@@ -222,10 +222,10 @@ class Writer(Handle):
                 not ascend; the event was not taken.
             SequencesMixedError: all events of this writer on the stream have a sequence, or none has; it was not taken.
             BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
-            WriterFencedError, WriterExpiredError, WriterExcludedError, StreamSealedError, StreamNotFoundError,
-                ThrottledError, OutcomeUnknownError, ClientClosedError: nothing can be written any more. It is why the
-                writer failed, or that it was closed; a full server (ThrottledError) or a lost one (OutcomeUnknownError)
-                ends it after `delivery_timeout_s`.
+            WriterFencedError, WriterExpiredError, StreamHasExclusiveWriterError, StreamSealedError,
+                StreamNotFoundError, ThrottledError, OutcomeUnknownError, ClientClosedError: the writer has failed for
+                this reason, or was closed, and accepts no more events. A full server (ThrottledError) or an
+                unreachable one (OutcomeUnknownError) fails it after `delivery_timeout_s`.
         """
         delivery = self._delivery
         if delivery.refusal is not None or self._guard.forked:

@@ -16,16 +16,16 @@ from millrace.server.container.state.writer import Writer
 from millrace.server.errors import (
     AppendTooLargeError,
     ConditionFailedError,
+    DecisionLostError,
     EventNumberGapError,
     EventNumberOverlapError,
     InvalidArgumentError,
     LogFailedError,
-    RefusalUnknownError,
+    StreamHasExclusiveWriterError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionPreparedError,
     TransactionTooLargeError,
-    WriterExcludedError,
     WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
@@ -65,7 +65,7 @@ class PendingAppend(TakenAppends):
     def settle(self, failure: LogFailedError | None = None) -> None:
         """End as durable or as refused, or as failed."""
         if failure is not None:
-            self.error = failure if self.error is None else RefusalUnknownError()
+            self.error = failure if self.error is None else DecisionLostError()
         self.settled = True
         if self.pins is not None:
             self.pins.release()
@@ -183,14 +183,14 @@ def check_writer(state: ContainerState, number: int, epoch: int) -> Writer:
 
 
 def check_exclusive(segment: Segment, run: AppendRun, writers: Mapping[int, ExclusiveWriter]) -> None:
-    """Raise WriterExcludedError if the stream of a segment has an exclusive writer, and a run is not from that.
+    """Raise StreamHasExclusiveWriterError unless a run comes from the exclusive writer of the segment's stream, if any.
 
     Args:
         writers: the exclusive writers by stream id, as admitted.
     """
     holder = writers.get(segment.stream_id)
     if holder is not None and (run.writer_number, run.writer_epoch) != (holder.number, holder.epoch):
-        raise WriterExcludedError.of(holder, subject=segment.name)
+        raise StreamHasExclusiveWriterError.of(holder, subject=segment.name)
 
 
 def check_event_number(segment: Segment, progress: WriterProgress, run: AppendRun) -> None:

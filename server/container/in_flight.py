@@ -5,7 +5,7 @@ and the answer that something was stored before, may rest on an append or a deci
 still undo. Who heard such an answer would know of something that never was. Each of these answers therefore *follows*
 what was submitted last: it is given when that is durable, and so everything that it can rest on. With nothing in flight
 it is given at once. If the log fails first, what was refused is told that nothing was stored and that it may be sent
-again (`RefusalUnknownError`); what was already on its way is of unknown outcome, like that.
+again (`DecisionLostError`); what was already on its way is of unknown outcome, like that.
 
 What is in flight is one queue in the order of the log: there is no need to know which of it an answer rests on.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from millrace.server.errors import LogFailedError, RefusalUnknownError
+from millrace.server.errors import DecisionLostError, LogFailedError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB
@@ -104,7 +104,7 @@ class _Barrier:
         if failure is None:
             self.future.set_result(None)
         else:
-            self.future.set_exception(RefusalUnknownError())
+            self.future.set_exception(DecisionLostError())
 
 
 PENDING_SIZE_BYTES: Final = 1 * KIB
@@ -157,7 +157,7 @@ class InFlight:
         """Wait until everything that is in flight now is durable. Safe to cancel.
 
         Raises:
-            RefusalUnknownError: the log failed first.
+            DecisionLostError: the log failed first.
         """
         if self._pending or self._failure is not None:
             barrier = _Barrier(asyncio.get_running_loop().create_future())

@@ -14,8 +14,8 @@ from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer, is_among, with_nonce
 from millrace.server.errors import (
     InvalidArgumentError,
+    StreamHasExclusiveWriterError,
     StreamNotFoundError,
-    WriterExcludedError,
     WriterExpiredError,
     WriterFencedError,
     WriterUnknownError,
@@ -63,7 +63,7 @@ class WriterControl:
             WriterExpiredError: it has expired, and starting over was not asked for.
             SequencesRefusedError: it sent what is stored on the stream, and was not reset since.
             StreamNotFoundError: there is no such stream.
-            WriterExcludedError: it is not to be exclusive, and the stream has an exclusive writer.
+            StreamHasExclusiveWriterError: it is not to be exclusive, and the stream has an exclusive writer.
             InvalidArgumentError: it was opened for too many streams.
         """
         writer = None
@@ -130,10 +130,10 @@ class WriterControl:
         )
 
     def _check_free(self, stream_id: int) -> None:
-        """Raise WriterExcludedError if a stream has an exclusive writer: no other is opened for it."""
+        """Raise StreamHasExclusiveWriterError if a stream has an exclusive writer: no other is opened for it."""
         holder = self._state.exclusive_writers.admitted.get(stream_id)
         if holder is not None:
-            raise WriterExcludedError.of(holder, subject=self._stream(stream_id).name)
+            raise StreamHasExclusiveWriterError.of(holder, subject=self._stream(stream_id).name)
 
     def _progress_of(self, writer: Writer, stream_id: int) -> StreamProgress:
         """Return how far a writer is on a stream for which it is being opened; raise like `open`."""

@@ -9,7 +9,7 @@ import asyncio
 
 from millrace.server.container.admission import Owner
 from millrace.server.container.in_flight import FollowingReply, InFlight
-from millrace.server.errors import LogFailedError, RefusalUnknownError
+from millrace.server.errors import DecisionLostError, LogFailedError
 from millrace.wire import messages as m
 from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
@@ -46,7 +46,7 @@ class _DecidedReply(FollowingReply):
     def settle(self, failure: LogFailedError | None = None) -> None:
         """Be told when the owner is."""
         if failure is not None:
-            self._error = failure if self._is_new else RefusalUnknownError()
+            self._error = failure if self._is_new else DecisionLostError()
         self._replies.settled(self)
 
     def encode(self) -> None:

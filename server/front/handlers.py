@@ -110,7 +110,7 @@ class Handlers:
 
         Raises:
             ContentLostError: the log has lost content that the answer may rest on.
-            RefusalUnknownError: it was refused for something that did not become durable.
+            DecisionLostError: it was refused for something that did not become durable.
             ServerError, InvalidNameError: the request failed.
         """
         check_proven(message, self.container.loss)

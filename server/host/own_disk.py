@@ -15,13 +15,13 @@ from millrace.server.errors import (
     DiskUnavailableError,
     NoSpaceError,
     OwnedElsewhereError,
-    StoreUnfitError,
+    UnsupportedStoreError,
 )
 
 from .clock import Clock
 
 _OF_DISK: Final = (OSError, NoSpaceError, DiskUnavailableError, CheckpointDamagedError, ConfigurationError)
-_OF_OTHERS: Final = (TimeoutError, ConnectionError, OwnedElsewhereError, StoreUnfitError)
+_OF_OTHERS: Final = (TimeoutError, ConnectionError, OwnedElsewhereError, UnsupportedStoreError)
 """Kinds of these that are not of a disk."""
 
 

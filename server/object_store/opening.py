@@ -22,7 +22,7 @@ from millrace.server.errors import (
     StoreBusyError,
     StoreRefusedError,
     StoreUnavailableError,
-    StoreUnfitError,
+    UnsupportedStoreError,
 )
 from millrace.server.host.clock import Clock
 
@@ -62,7 +62,7 @@ async def open_store(
     Raises:
         MissingExtraError: obstore is not installed.
         ConfigurationError: settings are missing in the environment.
-        StoreUnfitError: the store does not keep its promises.
+        UnsupportedStoreError: the store does not keep its promises.
         StorageError: it does not answer, or denies access. A store that is busy or full is tried
             again.
     """
@@ -76,7 +76,7 @@ async def open_store(
         started_s = clock.monotonic_s()
         honesty = await when_there_is_room(lambda: _probed(retrying, url, clock), name="probe", clock=clock)
         if honesty.fault:
-            raise StoreUnfitError(
+            raise UnsupportedStoreError(
                 f"the store {honesty.fault}; it cannot keep the history of a server", subject=str(url)
             )
         logger.info("object store probed url=%s duration_s=%.3f", url, clock.monotonic_s() - started_s)
@@ -119,7 +119,7 @@ async def find_owner(store: ObjectStore, url: StoreUrl) -> PrefixOwner:
     """Return the server to which a prefix belongs.
 
     Raises:
-        StoreUnfitError: another version wrote it.
+        UnsupportedStoreError: another version wrote it.
         StorageError: the store does not answer, or denies access.
     """
     try:
@@ -143,14 +143,14 @@ async def claim(
             damaged: the object is written again then.
 
     Raises:
-        StoreUnfitError: it is that of another server, or it is empty and should not be.
+        UnsupportedStoreError: it is that of another server, or it is empty and should not be.
         StorageError: the store does not answer, or denies access, or the object is damaged.
     """
     found = await find_owner(store, url)
     if found.server_id is None:
         found = await _name_owner(store, url, found, server_id=server_id, is_new=is_new, known=known)
     if found.server_id != server_id:
-        raise StoreUnfitError(
+        raise UnsupportedStoreError(
             f"belongs to server {found.server_id}, and this one is {server_id}; give it a prefix of its own",
             subject=str(url),
         )
@@ -175,7 +175,7 @@ async def _name_owner(
             subject=str(url),
         )
     if known is None and not is_new:
-        raise StoreUnfitError(
+        raise UnsupportedStoreError(
             f"holds no {OWNER_KEY}, though server {server_id} has kept its history there: is it the right bucket?",
             subject=str(url),
         )
@@ -216,7 +216,7 @@ def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID:
     if is_damaged:
         raise _DamagedOwnerError(f"its checksum is {content['checksum']!r}, and must be {_checksum(owner)!r}")
     if version != FORMAT_VERSION:
-        raise StoreUnfitError(
+        raise UnsupportedStoreError(
             f"is in format {version}; this version knows format {FORMAT_VERSION} only", subject=str(url)
         )
     return server_id

@@ -36,7 +36,7 @@ from millrace.server.errors import (
     StorageError,
     StoreRefusedError,
     StoreUnavailableError,
-    StoreUnfitError,
+    UnsupportedStoreError,
 )
 from millrace.server.host.files import FileSystem
 from millrace.server.object_store import StoredObject
@@ -86,8 +86,7 @@ async def claim_container(
 
     Raises:
         OwnedElsewhereError: another server has it, or has had it since this folder did; names it, and what to do.
-        StoreUnfitError: there is no manifest where there must be one, or it is that of another server, or its log is
-            elsewhere.
+        UnsupportedStoreError: a required manifest is missing, it is that of another server, or its log is elsewhere.
         ConfigurationError: the claim file of the folder is damaged.
         OwnerFencedError: another server has taken over everything that this process had.
         StorageError: disk or store cannot be used now. Try again.
@@ -204,7 +203,7 @@ class _Claiming:
         if found is None:
             if mine is not None and mine.claimed is not None:
                 advice = f" If only the manifest was lost, run `millrace restore --store {url}` into a new folder"
-                raise StoreUnfitError(
+                raise UnsupportedStoreError(
                     f"holds no manifest{' and no log' if self._has_remote_log else ''}, though the server in {folder}"
                     f" has claimed it: is it the right bucket?{'' if self._has_remote_log else advice}",
                     subject=self._subject,
@@ -212,13 +211,13 @@ class _Claiming:
             return
         manifest = found.manifest
         if manifest.server_id != self._server_id:
-            raise StoreUnfitError(
+            raise UnsupportedStoreError(
                 f"belongs to server {manifest.server_id}, and this one is {self._server_id}", subject=self._subject
             )
         if self._has_remote_log != (manifest.log is not None):
             is_remote = manifest.log is not None
             place = "in the object store" if is_remote else f"in the folder of {manifest.claimant}"
-            raise StoreUnfitError(
+            raise UnsupportedStoreError(
                 f"keeps its log {place}, and that cannot change: start it with --log"
                 f" {'object' if is_remote else 'local'}, or with a new --store prefix",
                 subject=self._subject,
@@ -311,7 +310,7 @@ class _Claiming:
 
         Raises:
             ManifestDamagedError: there is no log in the store to rebuild it from.
-            StoreUnfitError: it is missing, and a log is in the store in place of the folder.
+            UnsupportedStoreError: it is missing, and a log is in the store in place of the folder.
         """
         tag, damage = "", None
         try:
@@ -326,7 +325,7 @@ class _Claiming:
         if rebuilt is None and damage is not None:
             raise damage
         if not self._has_remote_log and await has_log(self._store, self._container):
-            raise StoreUnfitError(
+            raise UnsupportedStoreError(
                 "holds no manifest, and the log of a server: start it with --log object, or with a new --store prefix",
                 subject=self._subject,
             )

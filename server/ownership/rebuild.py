@@ -32,7 +32,7 @@ from millrace.server.errors import (
     ManifestDamagedError,
     ManifestUnreadableError,
     ObjectNotFoundError,
-    StoreUnfitError,
+    UnsupportedStoreError,
 )
 from millrace.server.object_store import ObjectStore
 from millrace.server.wal import decode_log_object, is_fence_size, parse_log_name
@@ -106,7 +106,7 @@ async def server_of_history(store: ObjectStore, *, url: str, is_repair: bool) ->
             stopped all servers of the prefix then.
 
     Raises:
-        StoreUnfitError: there is a log and no manifest that can be read, and this is no repair.
+        UnsupportedStoreError: there is a log and no manifest that can be read, and this is no repair.
         ManifestUnreadableError: another version wrote the manifest.
         StorageError: the store does not answer.
     """
@@ -120,7 +120,7 @@ async def server_of_history(store: ObjectStore, *, url: str, is_repair: bool) ->
         return None
     if is_repair:
         return await _server_of_log(store, 0)
-    raise StoreUnfitError(
+    raise UnsupportedStoreError(
         f"holds the log of a server, but cluster.json and {manifest_key(0)} are missing or damaged: put one of"
         f" them back, or stop all servers of this prefix and run `millrace repair --store {url} --accept-loss`",
         subject=url,

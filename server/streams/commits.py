@@ -22,7 +22,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.transaction import Transaction
-from millrace.server.errors import BranchesDifferError, StreamNotFoundError
+from millrace.server.errors import BranchMismatchError, StreamNotFoundError
 from millrace.wire import messages as m
 
 from .part_count import check_part_count
@@ -86,7 +86,7 @@ def chosen_parts(
         drops_others: whether what other branches have is deleted; else there must be no others.
 
     Raises:
-        BranchesDifferError: a branch has another number of events, or one is left out.
+        BranchMismatchError: a branch has another number of events, or one is left out.
     """
     of_branch: dict[int, list[_Source]] = {}
     stored: dict[int, int] = {}
@@ -98,7 +98,7 @@ def chosen_parts(
     try:
         check_branches(named, stored=stored, drops_others=drops_others, may_have=IMPLICIT_BRANCH)
     except BranchesError as error:
-        raise BranchesDifferError(str(error), subject=transaction.subject) from None
+        raise BranchMismatchError(str(error), subject=transaction.subject) from None
     return [source for branch in named for source in of_branch.get(branch, ()) if source[1].next_offset]
 
 
@@ -110,7 +110,7 @@ def plan_transaction(
     The arguments are those of `chosen_parts`.
 
     Raises:
-        BranchesDifferError: as `chosen_parts`.
+        BranchMismatchError: as `chosen_parts`.
         InvalidArgumentError: a segment would have too many events, or a stream too many segments.
         StreamNotFoundError, SegmentError: damage has taken what it would be merged into.
     """

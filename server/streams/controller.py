@@ -283,7 +283,7 @@ class StreamController:
         """Wait until no decision about the stream is on its way: the next one is made on what is durable.
 
         Raises:
-            RefusalUnknownError: the log failed first.
+            DecisionLostError: the log failed first.
         """
         while self.is_being_decided(name):
             await self._container.in_flight.settled()

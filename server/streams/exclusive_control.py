@@ -91,7 +91,7 @@ class ExclusiveControl:
 
         Raises:
             StreamNotFoundError: there is no such stream.
-            RefusalUnknownError: the log failed first.
+            DecisionLostError: the log failed first.
         """
         while True:
             name = self._stream(stream_id).name

@@ -19,7 +19,7 @@ from millrace.server.errors import (
     InvalidArgumentError,
     ProducerCommittedError,
     ProducerFencedError,
-    ProducerHeldError,
+    ProducerInUseError,
     ProducersFullError,
     ProducerUnknownError,
     TransactionError,
@@ -61,7 +61,7 @@ class ProducerControl:
             begins under the name.
 
         Raises:
-            ProducerFencedError, ProducerHeldError, ProducersFullError: it is not taken over.
+            ProducerFencedError, ProducerInUseError, ProducersFullError: it is not taken over.
             ProducerCommittedError: the sequence is committed; the run has taken over all the same.
             NoSpaceError, ThrottledError: there is no room for a run that takes over.
             InvalidNameError, model.InvalidArgumentError: it is no producer.
@@ -187,7 +187,7 @@ class ProducerControl:
 
         Raises:
             ProducerUnknownError: there is none.
-            ProducerHeldError: yet another holder has it.
+            ProducerInUseError: yet another holder has it.
             InvalidNameError: the new holder can be none.
         """
         if holder != NO_HOLDER:
@@ -199,7 +199,7 @@ class ProducerControl:
             await self._container.in_flight.settled()
             return False
         if known.admitted.holder != expected_holder:
-            raise ProducerHeldError(
+            raise ProducerInUseError(
                 f"the producer is held by {known.admitted.holder or 'nobody'}, and not by {expected_holder or 'nobody'}"
                 " any more",
                 subject=writer_id,
@@ -279,7 +279,7 @@ def _refusal(verdict: Verdict, row: ProducerRow, producer: Producer) -> Transact
             by = f"run {row.run} of {row.holder}" if row.run else "a reset"
             return ProducerFencedError(f"run {producer.run} of {producer.holder} was replaced by {by}", subject=subject)
         case Verdict.HELD:
-            return ProducerHeldError(
+            return ProducerInUseError(
                 f"the producer is held by {row.holder}, and not by {producer.holder}. Only if {row.holder} is gone for"
                 f" good: `millrace txn reset {subject} --holder {producer.holder}`; sequences start over then",
                 subject=subject,

@@ -30,9 +30,9 @@ from millrace.server.container.state.transaction import (
 from millrace.server.errors import (
     EpochChangedError,
     InvalidArgumentError,
+    StreamHasExclusiveWriterError,
     StreamSealedError,
     TransactionUnknownError,
-    WriterExcludedError,
 )
 from millrace.wire import messages as m
 
@@ -167,7 +167,7 @@ class TransactionController:
             ProducerError: see `ProducerControl.begin`.
             StreamNotFoundError, StreamSealedError: of one of the streams.
             EpochChangedError: the client has routed by other segments than are open now.
-            WriterExcludedError: one of the streams has an exclusive writer.
+            StreamHasExclusiveWriterError: one of the streams has an exclusive writer.
             TransactionCommittedError: one of that name was committed.
             TransactionAbortedError: the one of that number was aborted.
             TransactionsFullError: too many are open, over one of the streams, by the client, or in all; or they would
@@ -212,7 +212,7 @@ class TransactionController:
                 )
             holder = self._state.exclusive_writers.admitted.get(stream.stream_id)
             if holder is not None:
-                raise WriterExcludedError.of(holder, subject=stream.name)
+                raise StreamHasExclusiveWriterError.of(holder, subject=stream.name)
         self._limits.check_open_count(over, session_id, address)
         opened = self._state.open_transactions
         routes = [opened.shared(stream.stream_id, stream.epoch) or stream.routes for stream in over]
@@ -285,7 +285,7 @@ class TransactionController:
         """Let a transaction take no more, and never end by itself, unless it was prepared so before.
 
         Raises:
-            BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
+            BranchMismatchError: a branch has another number of events, or one is left out that is not to be dropped.
             TransactionUnknownError, TransactionAbortedError, TransactionCommittedError: it is not open.
             TransactionPreparedError: it was prepared with other branches.
             InvalidArgumentError: a branch is given twice; it has a producer, which may keep it from its commit; or it
@@ -340,12 +340,12 @@ class TransactionController:
             fingerprint: of the content of its producer's sequence; ignored without a producer.
 
         Raises:
-            BranchesDifferError: a branch has another number of events, or one is left out that is not to be dropped.
+            BranchMismatchError: a branch has another number of events, or one is left out that is not to be dropped.
             TransactionUnknownError, TransactionAbortedError: it is not open.
             TransactionCommittedError: it was committed with other branches.
             TransactionPreparedError: it was prepared with other branches.
             CursorMovedError: a cursor is not where it is expected.
-            ProducerFencedError, ProducerHeldError, ProducerCommittedError: its producer keeps it from being committed,
+            ProducerFencedError, ProducerInUseError, ProducerCommittedError: its producer keeps it from being committed,
                 forever: nothing of it is left.
             InvalidArgumentError: a segment would have too many events, a stream too many segments, a branch is given
                 twice, or one that is not prepared is meant by its name alone.

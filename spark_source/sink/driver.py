@@ -14,7 +14,7 @@ from millrace.client.client import Client
 from millrace.client.errors import (
     BranchTokenError,
     ProducerFencedError,
-    ProducerHeldError,
+    ProducerInUseError,
     TransactionAbortedError,
     TransactionCommittedError,
 )
@@ -72,7 +72,7 @@ async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[
         if producer is not None and fingerprint is not None:
             check_repeated(await client.producer_info(producer.writer_id), producer, fingerprint)
         logger.info("batch committed before transaction=%s reason=%s", identity.name, error)
-    except (ProducerFencedError, ProducerHeldError) as error:
+    except (ProducerFencedError, ProducerInUseError) as error:
         raise ReplacedError(str(error)) from error
     except TransactionAbortedError as error:
         raise TransactionLostError(lost_text(identity, options, str(error))) from error

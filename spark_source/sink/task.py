@@ -22,7 +22,7 @@ import pyarrow as pa
 from millrace.client.client import Client
 from millrace.client.errors import (
     ProducerFencedError,
-    ProducerHeldError,
+    ProducerInUseError,
     TransactionAbortedError,
     TransactionCommittedError,
 )
@@ -94,7 +94,7 @@ class SinkTask:
             logger.info("batch committed before transaction=%s reason=%s", self._identity.name, error)
             _exhaust(left)
             return TaskMessage(identity=self._identity, was_committed=True)
-        except (ProducerFencedError, ProducerHeldError) as error:
+        except (ProducerFencedError, ProducerInUseError) as error:
             _exhaust(left)
             return TaskMessage(identity=self._identity, refusal=str(error))
         except TransactionAbortedError as error:

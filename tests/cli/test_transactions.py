@@ -117,7 +117,7 @@ def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
         for run in ("r1", "r2"):
             with client.transaction("transactions/all", producer=("query-x", "first", run, 7 + int(run[1]))) as batch:
                 batch.commit(fingerprint="3f9c")
-        with pytest.raises(millrace.ProducerHeldError, match="millrace txn reset query-x --holder second"):
+        with pytest.raises(millrace.ProducerInUseError, match="millrace txn reset query-x --holder second"):
             client.begin_transaction("transactions/all", producer=("query-x", "second", "s1", 0))
 
         shown, found = ask("txn", "producer", "query-x"), ask("txn", "producer", "query-x", "--json").json

@@ -13,7 +13,7 @@ import pytest
 import millrace
 from millrace import blocking
 from millrace.client.client import Client
-from millrace.client.errors import TailChangedError, WriterExcludedError, WriterFencedError
+from millrace.client.errors import StreamHasExclusiveWriterError, TailChangedError, WriterFencedError
 from millrace.client.testing import TestServer
 from millrace.client.write.exclusive import OPENING_NAME
 from millrace.model.cut import HEAD, TAIL, StreamCut
@@ -34,11 +34,11 @@ async def test_a_stream_takes_events_from_its_exclusive_writer_alone(client: Cli
     await client.create_stream(name)
     async with client.writer(name) as other, client.writer(name, writer_id=f"{name}:w", exclusive=True) as writer:
         await writer.write(b"1", key="k")
-        with pytest.raises(WriterExcludedError, match=f"from writer '{name}:w' .* alone"):
+        with pytest.raises(StreamHasExclusiveWriterError, match=f"from writer '{name}:w' .* alone"):
             await other.write(b"lost", key="k")
-        with pytest.raises(WriterExcludedError):
+        with pytest.raises(StreamHasExclusiveWriterError):
             await client.writer(name).open()
-        with pytest.raises(WriterExcludedError):
+        with pytest.raises(StreamHasExclusiveWriterError):
             await other.flush()
         await writer.write(b"2", key="k")
         holder = (await client.stream_info(name)).exclusive_writer
@@ -54,7 +54,7 @@ async def test_bytes_are_refused_too(client: Client, name: str) -> None:
     await client.writer(name, writer_id=f"{name}:w", exclusive=True).open()
     await raw.write(b"raw")
     for end in (raw.flush, raw.close):
-        with pytest.raises(WriterExcludedError):
+        with pytest.raises(StreamHasExclusiveWriterError):
             await end()
 
 
@@ -66,7 +66,7 @@ async def test_a_writer_with_an_id_keeps_the_stream_and_one_without_gives_it_bac
 
     async with client.writer(name, writer_id=f"{name}:w", exclusive=True) as writer:
         await writer.write(b"2")
-    with pytest.raises(WriterExcludedError):
+    with pytest.raises(StreamHasExclusiveWriterError):
         await client.writer(name).open()
     async with client.writer(name, writer_id=f"{name}:w", exclusive=True) as writer:
         await writer.write(b"3")
@@ -164,7 +164,7 @@ async def test_a_state_machine_appends_only_to_what_it_has_read(client: Client, 
                 async with client.writer(name, writer_id=writer_id, exclusive=True, expected=seen) as writer:
                     await writer.write(b"%d" % (total + 1), key=f"k{total % 5}")
                     return attempts
-            except (TailChangedError, WriterFencedError, WriterExcludedError):
+            except (TailChangedError, WriterFencedError, StreamHasExclusiveWriterError):
                 continue
 
     await asyncio.gather(*(add(f"{name}:{number}") for number in range(4)))
@@ -221,7 +221,7 @@ async def test_a_stream_is_scaled_under_its_exclusive_writer(client: Client, nam
             for number in range(20):
                 writer.write(b"%d" % number, key=f"k{number}")
             await client.update_stream(name, StreamConfig(scaling=ScalingPolicy.fixed(count)))
-            with pytest.raises(WriterExcludedError):
+            with pytest.raises(StreamHasExclusiveWriterError):
                 await client.writer(name).open()
         await writer.flush()
         assert writer.statistics().reroutes
@@ -266,7 +266,7 @@ async def test_a_server_that_is_killed_remembers_it(millrace_server: TestServer,
             await writer.write(b"1")
             await asyncio.to_thread(millrace_server.kill)
             await asyncio.to_thread(millrace_server.start)
-            with pytest.raises(WriterExcludedError):
+            with pytest.raises(StreamHasExclusiveWriterError):
                 await client.writer(name).open()
             await writer.write(b"2")
             end = await client.stream_cut(name)
@@ -286,7 +286,7 @@ async def test_threads_have_the_same(server: TestServer, name: str) -> None:
             cut = client.stream_cut(name)
             with client.writer(name, writer_id=f"{name}:w", exclusive=True, expected=cut) as writer:
                 writer.write(b"1")
-                with pytest.raises(WriterExcludedError):
+                with pytest.raises(StreamHasExclusiveWriterError):
                     client.writer(name)
                 writer.release()
                 client.writer(name).close()

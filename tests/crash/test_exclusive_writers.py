@@ -59,7 +59,7 @@ async def visit(client: Client, recorder: Recorder, *, until: asyncio.Event) -> 
     while not until.is_set():
         life += 1
         writer_name = f"visitor/{life}"
-        with contextlib.suppress(millrace.WriterExcludedError):
+        with contextlib.suppress(millrace.StreamHasExclusiveWriterError):
             async with client.writer(STREAM) as writer:
                 for number in range(20):
                     event = f"{writer_name}:{number}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 import millrace
-from millrace.server.errors import DiskUnavailableError, GivenUpError, StorageError, StoreUnavailableError
+from millrace.server.errors import DiskUnavailableError, OwnershipReleasedError, StorageError, StoreUnavailableError
 from millrace.server.hand_over import HandOver
 from millrace.server.host.own_disk import DiskFailure
 from millrace.wire import messages as m
@@ -80,7 +80,7 @@ class Takeover:
 
     async def until_given_up(self) -> None:
         """Let time pass until the owner ends by itself, as its process would."""
-        with pytest.raises(GivenUpError, match="another server waits"):
+        with pytest.raises(OwnershipReleasedError, match="another server waits"):
             await self.owner.passing(self.owner.server.wait_for_end(), self.other.clock)
         # It owns everything until it has ended.
         assert not manifest_in(self.store)["is_released"]
@@ -259,7 +259,7 @@ class Rule:
         self.further: dict[str, str] = {}
         self.is_store_away = False
         self.looks_count = 0
-        self.given_up: list[GivenUpError] = []
+        self.given_up: list[OwnershipReleasedError] = []
         hand_over = HandOver(
             clock=self.clock,
             patience_s=3.0,

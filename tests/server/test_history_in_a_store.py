@@ -8,7 +8,7 @@ import pytest
 import millrace
 from millrace.client.testing import TestServer
 from millrace.server.app import Server
-from millrace.server.errors import ConfigurationError, StorageError, StoreUnfitError
+from millrace.server.errors import ConfigurationError, StorageError, UnsupportedStoreError
 from millrace.server.object_store import StoreUrl
 from millrace.server.object_store.cloud import CloudStore
 from tests.support.s3 import MotoServer
@@ -99,7 +99,9 @@ async def test_a_folder_stays_with_its_store_and_a_prefix_with_its_server(url: S
         await Server(server_options(folder)).start()
     with pytest.raises(ConfigurationError, match=f"not in the object store {other_url}; start it with --store {url}"):
         await Server(server_options(folder, store=other_url)).start()
-    with pytest.raises(StoreUnfitError, match=r"belongs to server .*, and this one is .*; give it a prefix of its own"):
+    with pytest.raises(
+        UnsupportedStoreError, match=r"belongs to server .*, and this one is .*; give it a prefix of its own"
+    ):
         await Server(server_options(tmp_path / "other", store=url)).start()
     # It has kept nothing, so it may have another one.
     async with Server(server_options(tmp_path / "other", store=other_url)):

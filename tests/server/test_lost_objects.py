@@ -14,7 +14,7 @@ import pytest
 
 from millrace.cli.store_repair import accept_loss_in_store
 from millrace.model.checksum import Buffer
-from millrace.server.errors import StoreUnfitError
+from millrace.server.errors import UnsupportedStoreError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.server.test_remote_log import REMOTE
@@ -274,7 +274,7 @@ async def test_without_manifest_and_cluster_a_log_is_refused_until_it_is_repaire
     store = without(made, {key: None if how == "lost" else flipped(made.objects[key]) for key in keys})
     before = dict(store.objects)
     refused = Site(tmp_path / "refused", store, wal=REMOTE)
-    with pytest.raises(StoreUnfitError, match="millrace repair --store s3://bucket/prefix --accept-loss"):
+    with pytest.raises(UnsupportedStoreError, match="millrace repair --store s3://bucket/prefix --accept-loss"):
         await refused.start()
     assert store.objects == before
 

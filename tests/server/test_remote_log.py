@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.errors import OwnedElsewhereError, OwnerFencedError, SettingError, StoreUnfitError
+from millrace.server.errors import OwnedElsewhereError, OwnerFencedError, SettingError, UnsupportedStoreError
 from millrace.server.wal.log_objects import parse_log_name
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -289,7 +289,7 @@ async def test_the_kind_of_a_log_cannot_change(tmp_path: Path) -> None:
     await local.start()
     await local.stop()
     local.wal = REMOTE
-    with pytest.raises(StoreUnfitError, match=r"keeps its log in the folder of .*/local\), .* --log local"):
+    with pytest.raises(UnsupportedStoreError, match=r"keeps its log in the folder of .*/local\), .* --log local"):
         await local.start()
 
     other = MemoryObjectStore()
@@ -297,7 +297,7 @@ async def test_the_kind_of_a_log_cannot_change(tmp_path: Path) -> None:
     await remote.start()
     await remote.stop()
     remote.wal = SMALL_WAL
-    with pytest.raises(StoreUnfitError, match=r"keeps its log in the object store, .* --log object"):
+    with pytest.raises(UnsupportedStoreError, match=r"keeps its log in the object store, .* --log object"):
         await remote.start()
 
 

@@ -163,7 +163,7 @@ async def test_a_token_of_another_transaction_is_refused(client: Client, name: s
     with pytest.raises(millrace.InvalidArgumentError, match=r"twice|once"):
         await transaction.commit(branches=[token, token])
     wrong = BranchToken(transaction=transaction.number, branch=token.branch, event_count=2)
-    with pytest.raises(millrace.BranchesDifferError):
+    with pytest.raises(millrace.BranchMismatchError):
         await transaction.commit(branches=[wrong])
     assert await values_of(client, name) == []
     await transaction.commit(branches=[token])

@@ -97,7 +97,7 @@ async def test_another_holder_is_refused_until_a_reset(client: Client, name: str
     await client.create_stream(name)
     await commit(client, name, Producer(name, "first", "r1", 41), b"41")
     with pytest.raises(
-        millrace.ProducerHeldError, match=rf"held by first, .* second.* txn reset {name} --holder second"
+        millrace.ProducerInUseError, match=rf"held by first, .* second.* txn reset {name} --holder second"
     ):
         await commit(client, name, Producer(name, "second", "s1", 42), b"42")
 

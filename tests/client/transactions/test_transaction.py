@@ -230,7 +230,7 @@ async def test_a_name_that_is_used(client: Client, name: str) -> None:
     second = await client.begin_transaction([f"{name}-b", name], name=f"{name}-t")
     assert (second.joined, second.number) == (True, first.number)
     second.write(b"again", key="k", stream=name)
-    with pytest.raises(millrace.BranchesDifferError):
+    with pytest.raises(millrace.BranchMismatchError):
         await second.commit()
     await second.commit(drop_others=True)
 

@@ -189,7 +189,7 @@ class Query:
         call = self.recorder.call(self.name, "reset", writer=self.writer, holder=holder)
         try:
             is_changed = await self.client.reset_producer(self.writer, holder=holder)
-        except millrace.ProducerHeldError:
+        except millrace.ProducerInUseError:
             return  # by another one meanwhile, perhaps after it had been this one's
         self.recorder.answer(call, "done" if is_changed else "same")
         self.say("reset")

@@ -20,7 +20,7 @@ UNKNOWN: Final = "-"
 REFUSALS: Final[Mapping[type[Exception], str]] = {
     millrace.ProducerCommittedError: "repeated",
     millrace.ProducerFencedError: "fenced",
-    millrace.ProducerHeldError: "held",
+    millrace.ProducerInUseError: "held",
 }
 """How a transaction is refused for its producer, and how a history says so."""
 
@@ -152,7 +152,7 @@ class RecordedTransaction:
         """Commit it, and record the cuts of its streams, too.
 
         Raises:
-            CursorMovedError, ProducerCommittedError, ProducerFencedError, ProducerHeldError: it was refused.
+            CursorMovedError, ProducerCommittedError, ProducerFencedError, ProducerInUseError: it was refused.
         """
         streams = list(self._transaction.streams)
         seeing = self._recorder.call(self._tag.client, "cut", streams=streams)

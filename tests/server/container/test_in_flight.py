@@ -13,9 +13,9 @@ from millrace.server.container.entity_cache import Pins
 from millrace.server.container.in_flight import InFlight, PendingDecision
 from millrace.server.errors import (
     ConditionFailedError,
+    DecisionLostError,
     LogFailedError,
     NoSpaceError,
-    RefusalUnknownError,
     ServerError,
     ThrottledError,
 )
@@ -149,7 +149,7 @@ async def test_nothing_is_refused_for_what_a_failed_log_has_lost() -> None:
     await in_flight.settled()
     in_flight.fail(LogFailedError("the log failed"))
 
-    with pytest.raises(RefusalUnknownError):
+    with pytest.raises(DecisionLostError):
         await in_flight.settled()
 
 

@@ -19,7 +19,7 @@ from millrace.server.errors import (
     SegmentDamagedError,
     SegmentSealedError,
     ServerError,
-    WriterExcludedError,
+    StreamHasExclusiveWriterError,
     WriterFencedError,
 )
 from millrace.server.streams import ExclusiveControl, TransactionController, TransactionsOptions
@@ -416,7 +416,7 @@ async def test_who_has_a_stream_alone_is_fenced_after_a_loss_was_accepted() -> N
         (part,) = streams.controller.find("shop/orders").open_parts
         with pytest.raises(WriterFencedError):
             await streams.append(part.segment_id, b"x", **before)
-        with pytest.raises(WriterExcludedError):
+        with pytest.raises(StreamHasExclusiveWriterError):
             await streams.append(part.segment_id, b"x")
         await streams.append(part.segment_id, b"x", **await take(streams))
 

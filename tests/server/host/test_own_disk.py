@@ -16,7 +16,7 @@ from millrace.server.errors import (
     StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
-    StoreUnfitError,
+    UnsupportedStoreError,
 )
 from millrace.server.host.own_disk import DiskFailure, DiskWatch, is_of_disk
 from tests.support.clock import ManualClock
@@ -45,7 +45,7 @@ def test_what_another_machine_would_not_meet_is_of_the_disk(error: Exception) ->
         StoreBusyError("slow down"),
         StoreFullError("it is full"),
         StoreRefusedError("no credentials"),
-        StoreUnfitError("is that of another server"),
+        UnsupportedStoreError("is that of another server"),
         OwnedElsewhereError("is served by another server"),
         ContentLostError("a batch is missing"),
         StorageError("the container has failed"),

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from millrace.server.errors import StorageError, StoreUnfitError
+from millrace.server.errors import StorageError, UnsupportedStoreError
 from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import (
     ObjectStoreOptions,
@@ -64,7 +64,7 @@ async def test_a_prefix_is_that_of_the_first_server() -> None:
 
     for is_new in (True, False):
         with pytest.raises(
-            StoreUnfitError, match=f"s3://bucket/prefix: belongs to server {ONE}, and this one is {OTHER}"
+            UnsupportedStoreError, match=f"s3://bucket/prefix: belongs to server {ONE}, and this one is {OTHER}"
         ):
             await claim(store, URL, server_id=OTHER, is_new=is_new)
 
@@ -79,12 +79,14 @@ async def test_of_two_that_come_together_one_is_refused() -> None:
         return_exceptions=True,
     )
 
-    assert sorted(type(result).__name__ for result in results) == ["NoneType", "StoreUnfitError"]
+    assert sorted(type(result).__name__ for result in results) == ["NoneType", "UnsupportedStoreError"]
 
 
 @pytest.mark.asyncio
 async def test_an_empty_bucket_is_not_that_of_a_server_with_history() -> None:
-    with pytest.raises(StoreUnfitError, match=f"holds no cluster.json, though server {ONE} has kept its history there"):
+    with pytest.raises(
+        UnsupportedStoreError, match=f"holds no cluster.json, though server {ONE} has kept its history there"
+    ):
         await claim(RetryingStore(MemoryObjectStore()), URL, server_id=ONE, is_new=False)
 
 
@@ -102,7 +104,7 @@ async def test_what_cannot_be_read_is_refused(content: bytes, words: str) -> Non
     store = RetryingStore(MemoryObjectStore())
     await store.create(OWNER_KEY, [content])
 
-    with pytest.raises((StorageError, StoreUnfitError), match=words):
+    with pytest.raises((StorageError, UnsupportedStoreError), match=words):
         await claim(store, URL, server_id=ONE, is_new=False)
 
 
@@ -118,7 +120,7 @@ async def test_what_names_the_owner_is_made_again_if_the_history_names_it(conten
         await store.replace(OWNER_KEY, damaged, tag=found.tag)
     assert (await find_owner(store, URL)).server_id is None
 
-    with pytest.raises(StoreUnfitError, match=f"belongs to server {ONE}, and this one is {OTHER}"):
+    with pytest.raises(UnsupportedStoreError, match=f"belongs to server {ONE}, and this one is {OTHER}"):
         await claim(store, URL, server_id=OTHER, is_new=True, known=ONE)
     await claim(store, URL, server_id=ONE, is_new=False, known=ONE)
     assert (await find_owner(store, URL)).server_id == ONE

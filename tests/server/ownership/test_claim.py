@@ -18,7 +18,7 @@ from millrace.server.errors import (
     OwnerFencedError,
     StorageError,
     StoreUnavailableError,
-    StoreUnfitError,
+    UnsupportedStoreError,
 )
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore
 from millrace.server.ownership import (
@@ -375,7 +375,9 @@ async def test_a_bucket_without_the_manifest_of_the_folder_is_refused(
     await process.claim()
     del memory.objects[KEY]
     following = await process.next_process()
-    with pytest.raises(StoreUnfitError, match=f"{ABOUT}holds no manifest, though the server in /data has claimed it"):
+    with pytest.raises(
+        UnsupportedStoreError, match=f"{ABOUT}holds no manifest, though the server in /data has claimed it"
+    ):
         await following.claim()
     assert KEY not in memory.objects
     await following.crash()
@@ -385,7 +387,7 @@ async def test_the_container_of_another_server_is_refused(memory: MemoryObjectSt
     process = await Process(memory, clock).start()
     await process.claim()
     following = await process.next_process()
-    with pytest.raises(StoreUnfitError, match=f"{ABOUT}belongs to server .*1, and this one is .*2"):
+    with pytest.raises(UnsupportedStoreError, match=f"{ABOUT}belongs to server .*1, and this one is .*2"):
         await following.claim(server_id=uuid.UUID(int=2))
     await following.crash()
 
@@ -579,7 +581,7 @@ async def test_the_kind_of_a_log_stays(
     one = await Process(memory, clock).start()
     await (await one.claim(has_remote_log=was_remote)).release()
     again = await one.next_process()
-    with pytest.raises(StoreUnfitError, match=f"{ABOUT}{words}"):
+    with pytest.raises(UnsupportedStoreError, match=f"{ABOUT}{words}"):
         await again.claim(has_remote_log=not was_remote)
 
 

@@ -10,7 +10,7 @@ from millrace.server.errors import (
     ManifestUnreadableError,
     OwnedElsewhereError,
     OwnerFencedError,
-    StoreUnfitError,
+    UnsupportedStoreError,
 )
 from millrace.server.ownership import (
     CopyRecord,
@@ -259,7 +259,9 @@ async def test_a_start_with_a_local_log_does_not_take_the_place_of_one_in_the_st
     await killed_owner(memory, clock)
     del memory.objects[KEY]
     other = await Process(memory, clock, host="two").start()
-    with pytest.raises(StoreUnfitError, match="holds no manifest, and the log of a server: start it with --log object"):
+    with pytest.raises(
+        UnsupportedStoreError, match="holds no manifest, and the log of a server: start it with --log object"
+    ):
         await other.claim()
     assert KEY not in memory.objects
     await other.crash()
@@ -287,6 +289,6 @@ async def test_a_log_names_its_server_to_a_repair_alone(
     else:
         memory.objects[KEY] = memory.objects[KEY].replace(b'"epoch": 3', b'"epoch": 1')
     command = f"millrace repair --store {URL} --accept-loss"
-    with pytest.raises(StoreUnfitError, match=f"cluster.json and {KEY} are missing or damaged: .*{command}"):
+    with pytest.raises(UnsupportedStoreError, match=f"cluster.json and {KEY} are missing or damaged: .*{command}"):
         await server_of_history(memory, url=URL, is_repair=False)
     assert await server_of_history(memory, url=URL, is_repair=True) == SERVER_ID

@@ -8,7 +8,7 @@ import pytest
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.app import Server
-from millrace.server.errors import LogFailedError, RefusalUnknownError
+from millrace.server.errors import DecisionLostError, LogFailedError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.server.streams.containers import streams_in
@@ -200,9 +200,9 @@ async def test_what_failed_with_the_log_is_not_said_to_be_missing() -> None:
             return_exceptions=True,
         )
         assert [type(outcome) for outcome in outcomes] == [LogFailedError, LogFailedError]
-        with pytest.raises(RefusalUnknownError):
+        with pytest.raises(DecisionLostError):
             await controller.delete("shop/new")
-        with pytest.raises(RefusalUnknownError):
+        with pytest.raises(DecisionLostError):
             await controller.forget_cut("shop/there", "cut", kind=m.CutKind.BOOKMARK)
     async with streams_in(folder, storage=storage, clock=clock, files=files) as streams:
         assert len(streams.controller.find("shop/new").segment_ids) == 1
