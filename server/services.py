@@ -14,13 +14,13 @@ from .options import ServerOptions
 from .streams import (
     Catalog,
     ExclusiveControl,
-    ExpiryRunner,
+    ScalingLoop,
     StreamController,
-    StreamsRunner,
     TransactionController,
-    TransactionsRunner,
+    TransactionExpiryLoop,
     UnusedProducers,
     Uptime,
+    WriterExpiryLoop,
     boot_id,
 )
 
@@ -44,7 +44,7 @@ class ContainerServices:
         catalog = Catalog(container.state, checkpoints.streams)
         writers = WriterControl(container)
         self.opened = opened
-        self.streams = StreamsRunner(
+        self.streams = ScalingLoop(
             container=container,
             streams=controller,
             catalog=catalog,
@@ -52,12 +52,12 @@ class ContainerServices:
             options=options.streams,
             metrics=options.metrics,
         )
-        self.expiry = ExpiryRunner(
+        self.expiry = WriterExpiryLoop(
             container=container, control=writers, archive=checkpoints.writers, uptime=uptime, options=options.writers
         )
         transactions = TransactionController(container, controller, options=options.transactions)
         self.unused_producers = UnusedProducers(container, transactions.producers, checkpoints.producers)
-        self.transactions = TransactionsRunner(
+        self.transactions = TransactionExpiryLoop(
             container=container,
             archive=checkpoints.transactions,
             unused_producers=self.unused_producers,

@@ -3,31 +3,31 @@
 from .catalog import Catalog
 from .controller import StreamController
 from .exclusive_control import ExclusiveControl
-from .expiry_loop import ExpiryRunner, WritersStatistics
-from .lease_loop import TransactionsRunner, TransactionsStatistics
 from .options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
-from .policy_loop import StreamsRunner, StreamsStatistics
+from .scaling_loop import ScalingLoop, StreamsStatistics
 from .transaction_answers import step_reply
+from .transaction_expiry import TransactionExpiryLoop, TransactionsStatistics
 from .transactions import Admitted, TransactionController
 from .unused_producers import UnusedProducers
 from .uptime import Uptime, boot_id
+from .writer_expiry import WriterExpiryLoop, WritersStatistics
 
 __all__ = [
     "Admitted",
     "Catalog",
     "ExclusiveControl",
-    "ExpiryRunner",
     "MetricsOptions",
+    "ScalingLoop",
     "StreamController",
     "StreamsOptions",
-    "StreamsRunner",
     "StreamsStatistics",
     "TransactionController",
+    "TransactionExpiryLoop",
     "TransactionsOptions",
-    "TransactionsRunner",
     "TransactionsStatistics",
     "UnusedProducers",
     "Uptime",
+    "WriterExpiryLoop",
     "WritersOptions",
     "WritersStatistics",
     "boot_id",

@@ -19,9 +19,9 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.streams import (
     Catalog,
     MetricsOptions,
+    ScalingLoop,
     StreamController,
     StreamsOptions,
-    StreamsRunner,
     Uptime,
     WritersOptions,
 )
@@ -55,7 +55,7 @@ class Streams:
     opened: OpenContainer
     controller: StreamController
     catalog: Catalog
-    runner: StreamsRunner
+    runner: ScalingLoop
     uptime: Uptime
     clock: ManualClock
 
@@ -127,7 +127,7 @@ async def streams_in(
     uptime = Uptime(opened.container, WritersOptions(), boot=boot)
     controller = StreamController(opened.container)
     catalog = Catalog(opened.container.state, opened.checkpoints.streams)
-    runner = StreamsRunner(
+    runner = ScalingLoop(
         container=opened.container,
         streams=controller,
         catalog=catalog,

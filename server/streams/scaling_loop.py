@@ -74,7 +74,7 @@ class StreamPolicyState:
         self.explained_s = float("-inf")
 
 
-class StreamsRunner:
+class ScalingLoop:
     """Scales and truncates the streams of one container."""
 
     def __init__(

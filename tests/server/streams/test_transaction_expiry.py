@@ -6,7 +6,7 @@ from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.app import Server
 from millrace.server.container.state.transaction import Transaction
-from millrace.server.streams.lease_loop import LeaseClock, Leases
+from millrace.server.streams.transaction_expiry import LeaseClock, Leases
 from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
 from tests.support.clock import ManualClock

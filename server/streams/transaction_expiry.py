@@ -104,7 +104,7 @@ class TransactionsStatistics:
     expired_total: int = 0
 
 
-class TransactionsRunner:
+class TransactionExpiryLoop:
     """Lets the transactions of one container expire, and forgets their outcomes. Made when the container was opened.
 
     Args:

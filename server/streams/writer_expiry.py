@@ -34,7 +34,7 @@ class WritersStatistics:
     marks_forgotten_total: int = 0
 
 
-class ExpiryRunner:
+class WriterExpiryLoop:
     """Lets the idle writers of one container expire. Made when the container was opened.
 
     Args:
