@@ -1,22 +1,22 @@
-"""What works on an open container: the controllers that requests come to, and the tasks in the background.
+"""What works on an open container: the command handlers of its aggregates, and the tasks in the background.
 
 The container owns log, state and checkpoints; here is everything that only uses it. When the container is opened again
 after a failure, all of this is made again with it.
 """
 
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.segment_commands import SegmentCommands
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.front.handlers import Handlers
 from millrace.server.host.supervisor import Supervisor
 
 from .options import ServerOptions
 from .streams import (
     Catalog,
-    ExclusiveControl,
+    ExclusiveCommands,
     ScalingLoop,
-    StreamController,
-    TransactionController,
+    StreamCommands,
+    TransactionCommands,
     TransactionExpiryLoop,
     UnusedProducers,
     Uptime,
@@ -40,22 +40,22 @@ class ContainerServices:
     def __init__(self, opened: OpenContainer, options: ServerOptions) -> None:
         container, checkpoints = opened.container, opened.checkpoints
         uptime = Uptime(container, options.writers, boot=boot_id())
-        controller = StreamController(container)
+        streams = StreamCommands(container)
         catalog = Catalog(container.state, checkpoints.streams)
-        writers = WriterControl(container)
+        writers = WriterCommands(container)
         self.opened = opened
         self.streams = ScalingLoop(
             container=container,
-            streams=controller,
+            streams=streams,
             catalog=catalog,
             uptime=uptime,
             options=options.streams,
             metrics=options.metrics,
         )
         self.expiry = WriterExpiryLoop(
-            container=container, control=writers, archive=checkpoints.writers, uptime=uptime, options=options.writers
+            container=container, writers=writers, archive=checkpoints.writers, uptime=uptime, options=options.writers
         )
-        transactions = TransactionController(container, controller, options=options.transactions)
+        transactions = TransactionCommands(container, streams, options=options.transactions)
         self.unused_producers = UnusedProducers(container, transactions.producers, checkpoints.producers)
         self.transactions = TransactionExpiryLoop(
             container=container,
@@ -65,10 +65,10 @@ class ContainerServices:
         )
         self.handlers = Handlers(
             container=container,
-            control=SegmentControl(container),
+            segments=SegmentCommands(container),
             writers=writers,
-            streams=controller,
-            exclusive=ExclusiveControl(container, streams=controller, writers=writers),
+            streams=streams,
+            exclusive=ExclusiveCommands(container, streams=streams, writers=writers),
             transactions=transactions,
             catalog=catalog,
             explain=self.streams.explain,

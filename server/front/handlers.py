@@ -19,22 +19,22 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.names import AFTER_INTERNAL
 from millrace.model.producer import Producer
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.loader import page_of_names
 from millrace.server.container.merged_borders import load_merged_index
 from millrace.server.container.seek import seek_before_event_time, seek_event_time
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.transaction import NO_SESSION
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import InvalidArgumentError, ServerError
 from millrace.server.streams import (
     Admitted,
     Catalog,
-    ExclusiveControl,
-    StreamController,
-    TransactionController,
+    ExclusiveCommands,
+    StreamCommands,
+    TransactionCommands,
     step_reply,
 )
 from millrace.wire import messages as m
@@ -80,18 +80,18 @@ class Handlers:
         self,
         *,
         container: SegmentContainer,
-        control: SegmentControl,
-        writers: WriterControl,
-        streams: StreamController,
-        exclusive: ExclusiveControl,
-        transactions: TransactionController,
+        segments: SegmentCommands,
+        writers: WriterCommands,
+        streams: StreamCommands,
+        exclusive: ExclusiveCommands,
+        transactions: TransactionCommands,
         catalog: Catalog,
         explain: Callable[[Stream], dict[str, Any]],
     ) -> None:
         self.container = container
         self._catalog = catalog
         self._explain = explain
-        self._control = control
+        self._segments = segments
         self._writers = writers
         self._streams = streams
         self._exclusive = exclusive
@@ -169,31 +169,31 @@ class Handlers:
         return await self.container.loader.pin(m.required_entities(message))
 
     async def _create_segment(self, message: m.CreateSegment) -> m.SegmentInfo:
-        return segment_info(await self._control.create(message.name))
+        return segment_info(await self._segments.create(message.name))
 
     async def _get_segment(self, message: m.GetSegment) -> m.SegmentInfo:
-        return segment_info(self._control.find(segment_id=message.segment_id, name=message.name))
+        return segment_info(self._segments.find(segment_id=message.segment_id, name=message.name))
 
     async def _seal_segment(self, message: m.SealSegment) -> m.SegmentInfo:
         segment = self.container.segment(message.segment_id)
-        await self._control.seal(segment)
+        await self._segments.seal(segment)
         return segment_info(segment)
 
     async def _truncate_segment(self, message: m.TruncateSegment) -> m.SegmentInfo:
         segment = self.container.segment(message.segment_id)
-        await self._control.truncate(segment, message.offset)
+        await self._segments.truncate(segment, message.offset)
         self.container.reader.forget(segment)
         return segment_info(segment)
 
     async def _delete_segment(self, message: m.DeleteSegment) -> m.Done:
         segment = self.container.segment(message.segment_id)
-        await self._control.delete(segment)
+        await self._segments.delete(segment)
         self.container.reader.forget(segment)
         return m.Done(1)
 
     async def _merge_segment(self, message: m.MergeSegment) -> m.SegmentInfo:
         target = self.container.segment(message.target_id)
-        await self._control.merge(target, source_id=message.source_id, source=message.source)
+        await self._segments.merge(target, source_id=message.source_id, source=message.source)
         return segment_info(target)
 
     async def _list_segments(self, message: m.ListSegments) -> m.SegmentList:
@@ -215,7 +215,7 @@ class Handlers:
 
     async def _set_attribute(self, message: m.SetAttribute) -> m.Attribute:
         value = message.value if message.present else None
-        await self._control.set_attribute(
+        await self._segments.set_attribute(
             self.container.segment(message.segment_id),
             message.key,
             expected=message.expected if message.expected_present else None,

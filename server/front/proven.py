@@ -2,7 +2,7 @@
 
 What was appended and decided is told as far as it is left; more can only follow it. All else may have been changed by
 what is lost, and is refused: an attribute, a cursor, how far a writer is. So is the answer that something is not there
-(see `SegmentContainer.absent`), and that a transaction is not over (see `TransactionController.outcome`).
+(see `SegmentContainer.absent`), and that a transaction is not over (see `TransactionCommands.outcome`).
 """
 
 from typing import Final

@@ -1,13 +1,13 @@
 """Streams: named sets of segments, each with a range of the key space; scaling, retention, transactions."""
 
 from .catalog import Catalog
-from .controller import StreamController
-from .exclusive_control import ExclusiveControl
+from .exclusive_commands import ExclusiveCommands
 from .options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
 from .scaling_loop import ScalingLoop, StreamsStatistics
+from .stream_commands import StreamCommands
 from .transaction_answers import step_reply
+from .transaction_commands import Admitted, TransactionCommands
 from .transaction_expiry import TransactionExpiryLoop, TransactionsStatistics
-from .transactions import Admitted, TransactionController
 from .unused_producers import UnusedProducers
 from .uptime import Uptime, boot_id
 from .writer_expiry import WriterExpiryLoop, WritersStatistics
@@ -15,13 +15,13 @@ from .writer_expiry import WriterExpiryLoop, WritersStatistics
 __all__ = [
     "Admitted",
     "Catalog",
-    "ExclusiveControl",
+    "ExclusiveCommands",
     "MetricsOptions",
     "ScalingLoop",
-    "StreamController",
+    "StreamCommands",
     "StreamsOptions",
     "StreamsStatistics",
-    "TransactionController",
+    "TransactionCommands",
     "TransactionExpiryLoop",
     "TransactionsOptions",
     "TransactionsStatistics",

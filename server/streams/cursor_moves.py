@@ -6,11 +6,11 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.errors import CursorMovedError, InvalidArgumentError
 from millrace.wire import messages as m
 
-from .controller import StreamController
 from .cuts import check_borders, check_cut_keys, check_retained, check_room_beside, check_room_for_cuts
+from .stream_commands import StreamCommands
 
 
-async def check_places(container: SegmentContainer, streams: StreamController, moves: Sequence[m.CursorMove]) -> None:
+async def check_places(container: SegmentContainer, streams: StreamCommands, moves: Sequence[m.CursorMove]) -> None:
     """Raise unless cursors can be where they are to be moved. Safe to cancel.
 
     Raises:
@@ -27,7 +27,7 @@ async def check_places(container: SegmentContainer, streams: StreamController, m
         await check_borders(container, move.positions)
 
 
-def are_moving(container: SegmentContainer, streams: StreamController, moves: Sequence[m.CursorMove]) -> bool:
+def are_moving(container: SegmentContainer, streams: StreamCommands, moves: Sequence[m.CursorMove]) -> bool:
     """Return whether one of these cursors is being moved, saved or forgotten already."""
     wanted = {(streams.find(move.stream).stream_id, move.name) for move in moves}
     return bool(wanted) and any(key in wanted for record in container.in_flight.records() for key in _moved_by(record))
@@ -47,7 +47,7 @@ def _moved_by(record: m.Record) -> Iterator[tuple[int, str]]:
 
 
 def plan_moves(
-    container: SegmentContainer, streams: StreamController, moves: Sequence[m.CursorMove]
+    container: SegmentContainer, streams: StreamCommands, moves: Sequence[m.CursorMove]
 ) -> list[m.MovedCursor]:
     """Return the moves as a record has them; none of the cursors is being moved.
 

@@ -26,12 +26,12 @@ from millrace.wire import messages as m
 
 from . import retention, scaling
 from .catalog import Catalog
-from .controller import StreamController
 from .cursor_lag import CursorLags
 from .load import StreamLoads
 from .options import MetricsOptions, StreamsOptions
 from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
 from .silent_cursors import SilentCursors
+from .stream_commands import StreamCommands
 from .traffic import StreamTraffic
 from .uptime import Uptime
 
@@ -81,7 +81,7 @@ class ScalingLoop:
         self,
         *,
         container: SegmentContainer,
-        streams: StreamController,
+        streams: StreamCommands,
         catalog: Catalog,
         uptime: Uptime,
         options: StreamsOptions,

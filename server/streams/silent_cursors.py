@@ -17,7 +17,7 @@ from millrace.server.errors import ServerError
 from millrace.wire import messages as m
 
 from .catalog import Catalog
-from .controller import StreamController
+from .stream_commands import StreamCommands
 from .uptime import Uptime
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class SilentCursors:
     """The cursors of one container that may expire."""
 
     def __init__(
-        self, container: SegmentContainer, streams: StreamController, catalog: Catalog, *, uptime: Uptime
+        self, container: SegmentContainer, streams: StreamCommands, catalog: Catalog, *, uptime: Uptime
     ) -> None:
         self._clock = container.clock
         self._streams = streams

@@ -13,7 +13,7 @@ from millrace.server.container.checkpoint.reader import ProducerArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.wire import messages as m
 
-from .producers import ProducerControl
+from .producer_commands import ProducerCommands
 
 FORGOTTEN_COUNT_MAX: Final = 1000
 """In one record."""
@@ -26,7 +26,7 @@ class UnusedProducers:
         archive: the producers of the checkpoint.
     """
 
-    def __init__(self, container: SegmentContainer, producers: ProducerControl, archive: ProducerArchive) -> None:
+    def __init__(self, container: SegmentContainer, producers: ProducerCommands, archive: ProducerArchive) -> None:
         self._container = container
         self._producers = producers
         self._archive = archive

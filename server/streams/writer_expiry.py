@@ -11,7 +11,7 @@ from typing import Final
 
 from millrace.server.container.checkpoint.reader import WriterArchive
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import ServerError
 from millrace.wire import messages as m
 
@@ -46,14 +46,14 @@ class WriterExpiryLoop:
         self,
         *,
         container: SegmentContainer,
-        control: WriterControl,
+        writers: WriterCommands,
         archive: WriterArchive,
         uptime: Uptime,
         options: WritersOptions,
     ) -> None:
         self._container = container
         self._state = container.state
-        self._control = control
+        self._writers = writers
         self._archive = archive
         self._options = options
         self._uptime = uptime
@@ -99,7 +99,7 @@ class WriterExpiryLoop:
             busy = self._container.in_flight.writers().union(self._state.expiring_writers)
             plan = decide(writers.values(), limits, busy=busy)
             if plan.marked or plan.forgotten:
-                await self._control.expire(marked=plan.marked, forgotten=plan.forgotten)
+                await self._writers.expire(marked=plan.marked, forgotten=plan.forgotten)
                 marks = sum(bool(writers[number].writer_id) for number in plan.forgotten)
                 self.statistics.named_expired_total += len(plan.marked)
                 self.statistics.unnamed_expired_total += len(plan.forgotten) - marks

@@ -59,7 +59,7 @@ async def let_expire(server: Server, clock: ManualClock) -> None:
 async def expire_now(server: Server, writer_number: int) -> None:
     """Let an unnamed writer expire before its client is back."""
     assert server._services is not None
-    await server._services.expiry._control.expire(marked=[], forgotten=[writer_number])
+    await server._services.expiry._writers.expire(marked=[], forgotten=[writer_number])
 
 
 async def values_of(client: Client) -> list[bytes]:

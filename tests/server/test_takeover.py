@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.container.control import SegmentControl
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.errors import OwnedElsewhereError, OwnerFencedError
 from millrace.server.object_store import ObjectInfo
 from millrace.wire import messages as m
@@ -209,5 +209,5 @@ async def test_one_that_is_fenced_while_it_starts_serves_nobody(tmp_path: Path) 
         await site.server.wait_for_end()
     assert site.server._open is not None
     with pytest.raises(OwnerFencedError, match="somebody has deleted it"):
-        await SegmentControl(site.server._open.container).create("raw/a")
+        await SegmentCommands(site.server._open.container).create("raw/a")
     await site.stop()

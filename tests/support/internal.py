@@ -3,7 +3,7 @@
 import asyncio
 
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.control import SegmentControl
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.segment import Segment
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
@@ -21,7 +21,7 @@ class Appender:
 
 async def internal_segment(container: SegmentContainer, kind: str, name: str, payload: bytes = b"") -> Segment:
     """Create an internal segment and store an append in it, if `payload` is not empty."""
-    segment = await SegmentControl(container).create_internal(kind, name)
+    segment = await SegmentCommands(container).create_internal(kind, name)
     if payload:
         frames = bytes(encode_append_header(request_id=1, segment_id=segment.segment_id, payload=payload)) + payload
         run = scan_run(bytearray(frames), memoryview(frames), start=0, end=len(frames))

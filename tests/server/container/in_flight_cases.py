@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.server.app import Server
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.files import MemoryFileSystem
@@ -107,7 +107,7 @@ def asked(request: Callable[[Scene], m.Message], kind: type[m.Message]) -> Calla
 
 async def expire(scene: Scene) -> None:
     assert scene.server._open is not None
-    expired = WriterControl(scene.server._open.container).expire(marked=[scene.ids["writer"]], forgotten=[])
+    expired = WriterCommands(scene.server._open.container).expire(marked=[scene.ids["writer"]], forgotten=[])
     expired.add_done_callback(lambda done: done.exception())
 
 

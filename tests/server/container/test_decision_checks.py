@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionState
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.decision_checks import check_decision
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.apply import pin_items
 from millrace.server.container.state.current_batch import EPOCH_MAX, OFFSET_MAX, checked_record
 from millrace.server.container.state.quarantine import Quarantine
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import DecisionMisfitError
-from millrace.server.streams import TransactionController, TransactionsOptions
+from millrace.server.streams import TransactionCommands, TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
 from tests.server.container.histories import apply
@@ -69,12 +69,12 @@ def decoded(record: m.Record) -> m.Record:
 
 
 async def raw(streams: Streams, name: str, payload: bytes) -> Segment:
-    segment = await SegmentControl(streams.opened.container).create(name)
+    segment = await SegmentCommands(streams.opened.container).create(name)
     await streams.append(segment.segment_id, payload)
     return segment
 
 
-async def transaction_with_part(streams: Streams, controller: TransactionController) -> tuple[int, int]:
+async def transaction_with_part(streams: Streams, controller: TransactionCommands) -> tuple[int, int]:
     """Return the numbers of an open transaction over `a/b` and of its part, which has five bytes."""
     number = await controller.reserve_ids(2)
     routed_id = streams.controller.find("a/b").open_parts[0].segment_id
@@ -82,7 +82,7 @@ async def transaction_with_part(streams: Streams, controller: TransactionControl
     parts = [m.NewPart(number + 1, routed_id)]
     begun = await controller.begin(number, "", lease_ms=60_000, streams=routed, session_id=bytes(16), parts=parts)
     await controller.settled(begun)
-    writer = await WriterControl(streams.opened.container).open("")
+    writer = await WriterCommands(streams.opened.container).open("")
     await streams.append(
         number + 1, b"event", writer_number=writer.writer_number, writer_epoch=writer.writer_epoch, event_number=1
     )
@@ -112,9 +112,9 @@ async def test_a_record_that_does_not_fit_is_refused_before_it_is_logged(tmp_pat
         (open_id,) = stream.segment_ids
         await streams.append(open_id, b"12345678")
         target, source = await raw(streams, "a/target", b"123"), await raw(streams, "a/source", b"12")
-        transactions = TransactionController(container, streams.controller, options=TransactionsOptions())
+        transactions = TransactionCommands(container, streams.controller, options=TransactionsOptions())
         number, part_id = await transaction_with_part(streams, transactions)
-        writer = await WriterControl(container).open("till")
+        writer = await WriterCommands(container).open("till")
         transactions.producers.begin(Producer("query", "h", "r", 0), None)
         producer = container.state.admitted_producers["query"].number
         await container.in_flight.settled()

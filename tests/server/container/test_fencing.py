@@ -14,12 +14,12 @@ import pytest_asyncio
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.admission import PendingAppend
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, COPIES_KEPT, CopyPart
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import ORPHAN_SEARCH_INTERVAL_S, OpenContainer
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import (
     ChunkExistsError,
     DiskUnavailableError,
@@ -127,7 +127,7 @@ async def test_a_fenced_container_acknowledges_nothing_and_refuses_by_name(place
     """Behaviour 91: what waits is of unknown outcome, also what the disk has; what comes is refused by name."""
     async with place.opened() as opened:
         container = opened.container
-        segment = await SegmentControl(container).create("raw/a")
+        segment = await SegmentCommands(container).create("raw/a")
         pending = submitted(opened, segment.segment_id, b"x")
 
         container.fenced(FENCE)
@@ -157,7 +157,7 @@ async def test_a_failure_after_the_fence_changes_nothing(place: Place) -> None:
 async def test_what_is_acknowledged_of_a_batch_is_known_to_be_ours(place: Place) -> None:
     """Behaviour 91: after standing still for its lease, a container fails like its log, and is claimed again."""
     async with place.opened() as opened:
-        segment = await SegmentControl(opened.container).create("raw/a")
+        segment = await SegmentCommands(opened.container).create("raw/a")
         pending = submitted(opened, segment.segment_id, b"x")
         place.owned.is_stalled = True
         await turns()
@@ -175,8 +175,8 @@ async def test_what_is_acknowledged_of_a_batch_is_known_to_be_ours(place: Place)
 async def test_what_was_stored_before_is_not_acknowledged_again_by_one_that_stood_still(place: Place) -> None:
     """Behaviour 91: the server that has taken over may not have it."""
     async with place.opened() as opened:
-        segment = await SegmentControl(opened.container).create("raw/a")
-        writer = await WriterControl(opened.container).open("w")
+        segment = await SegmentCommands(opened.container).create("raw/a")
+        writer = await WriterCommands(opened.container).open("w")
         numbers = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch, "event_number": 1}
         stored = submitted(opened, segment.segment_id, b"x", **numbers)
         await turns()
@@ -194,7 +194,7 @@ async def test_what_was_stored_before_is_not_acknowledged_again_by_one_that_stoo
 
 async def with_garbage(opened: OpenContainer) -> None:
     """Leave a copy that counts, chunks that only such copies refer to, and bytes that are not in tier 2."""
-    control = SegmentControl(opened.container)
+    control = SegmentCommands(opened.container)
     for name in ("raw/kept", "raw/doomed"):
         segment = await control.create(name)
         await append(opened, segment.segment_id, name.encode() * 100)
@@ -289,7 +289,7 @@ async def test_what_the_log_gave_up_stays_until_a_copy_without_it_counts(place: 
 async def test_an_epoch_is_raised_by_its_owner_only(place: Place) -> None:
     """Behaviour 91: a superseded server that finds its chunk taken learns so, and publishes no other one."""
     async with place.opened(APART) as opened:
-        segment = await SegmentControl(opened.container).create("raw/a")
+        segment = await SegmentCommands(opened.container).create("raw/a")
         for payload, is_owner in ((b"a", True), (b"b", False)):
             await append(opened, segment.segment_id, payload * 100)
             epoch = place.owned.epoch
@@ -323,7 +323,7 @@ async def elsewhere(place: Place, opened: OpenContainer) -> Place:
 async def test_the_copy_of_a_superseded_server_is_ignored_however_new_it_is(place: Place) -> None:
     """Behaviour 91: the next start takes the copy that counts; the other one is deleted once another counts."""
     async with place.opened() as zombie:
-        segment = await SegmentControl(zombie.container).create("raw/a")
+        segment = await SegmentCommands(zombie.container).create("raw/a")
         await append(zombie, segment.segment_id, b"counts")
         await published(zombie)
         other = await elsewhere(place, zombie)
@@ -354,7 +354,7 @@ async def test_the_copy_of_a_superseded_server_is_ignored_however_new_it_is(plac
 async def test_copies_of_a_server_that_has_taken_over_are_left_to_it(place: Place) -> None:
     """Behaviour 91: it may have come between the record of a copy and the deletes that follow from that."""
     async with place.opened() as opened:
-        await SegmentControl(opened.container).create("raw/a")
+        await SegmentCommands(opened.container).create("raw/a")
         for _ in range(COPIES_KEPT):
             await published(opened)
         epoch = place.owned.epoch
@@ -379,7 +379,7 @@ async def test_an_older_whole_copy_is_taken_where_the_one_that_counts_is_damaged
 ) -> None:
     """Behaviour 41: never a newer one."""
     async with place.opened(APART) as opened:
-        segment = await SegmentControl(opened.container).create("raw/a")
+        segment = await SegmentCommands(opened.container).create("raw/a")
         await append(opened, segment.segment_id, b"one")
         other = await elsewhere(place, opened)
         await published(opened)
@@ -424,12 +424,12 @@ async def test_orphans_are_looked_for_every_day_where_a_superseded_server_may_st
 async def test_an_accepted_loss_is_in_a_copy_before_anything_is_served(place: Place) -> None:
     """A start elsewhere, from a copy without it, would give the ids of lost records again."""
     async with place.opened() as opened:
-        await SegmentControl(opened.container).create("raw/a")
+        await SegmentCommands(opened.container).create("raw/a")
         await published(opened)
         before = place.register.copy
         state = opened.container.state
         state.accepted = AcceptedLoss(state.sequence + 1, 1)
-        await SegmentControl(opened.container).create("raw/b")
+        await SegmentCommands(opened.container).create("raw/b")
         await opened.flusher.checkpoint()
     assert place.register.copy == before
     async with place.opened():
@@ -456,7 +456,7 @@ async def test_all_chunks_of_the_copy_that_counts_are_there_at_any_time(place: P
 
     place.storage.on_step = check
     async with place.opened(options) as opened:
-        control, state, flusher = SegmentControl(opened.container), opened.container.state, opened.flusher
+        control, state, flusher = SegmentCommands(opened.container), opened.container.state, opened.flusher
         for number in range(80):
             segments = [segment for segment in state.segments.values() if not segment.deleted]
             segment = draws.choice(segments) if segments else None

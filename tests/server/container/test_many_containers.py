@@ -10,11 +10,11 @@ import pytest
 
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.environment import ContainerEnvironment
 from millrace.server.container.ids import container_of, scope_of
 from millrace.server.container.local import next_epoch
 from millrace.server.container.running import OpenContainer
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
@@ -113,7 +113,7 @@ async def test_neither_of_two_containers_reads_or_deletes_what_the_other_has() -
     homes = [Home(ONE, storage), Home(OTHER, storage)]
     async with homes[0].opened(cache) as one, homes[1].opened(cache) as other:
         for opened, home in ((one, homes[0]), (other, homes[1])):
-            control = SegmentControl(opened.container)
+            control = SegmentCommands(opened.container)
             for name in ("raw/kept", "raw/doomed"):
                 segment = await control.create(name)
                 assert container_of(segment.segment_id) == home.number
@@ -125,7 +125,7 @@ async def test_neither_of_two_containers_reads_or_deletes_what_the_other_has() -
         before = homes[1].names()
         doomed = one.container.state.segments.find("raw/doomed")
         assert doomed is not None
-        await SegmentControl(one.container).delete(doomed)
+        await SegmentCommands(one.container).delete(doomed)
         await published(one)
         for _ in range(3):
             await published(one)
@@ -162,7 +162,7 @@ async def test_a_lost_checkpoint_comes_back_from_a_copy_of_its_own_container() -
             async with home.opened(cache) as opened:
                 segment = opened.container.state.segments.find("raw/a")
                 if segment is None:
-                    segment = await SegmentControl(opened.container).create("raw/a")
+                    segment = await SegmentCommands(opened.container).create("raw/a")
                 await append(opened, segment.segment_id, b"%d" % home.number * 100)
                 await published(opened)
     for home, epoch in zip(homes, (4, 2), strict=True):
@@ -170,7 +170,7 @@ async def test_a_lost_checkpoint_comes_back_from_a_copy_of_its_own_container() -
         async with home.opened(cache) as opened:
             assert opened.environment.epoch == epoch
             assert await content(opened, "raw/a") == b"%d" % home.number * 100 * (epoch - 1)
-            again = await SegmentControl(opened.container).create("raw/b")
+            again = await SegmentCommands(opened.container).create("raw/b")
             assert container_of(again.segment_id) == home.number
     await cache.close()
 

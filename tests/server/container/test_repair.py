@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.loss import ACCEPTED_SOURCE
 from millrace.server.container.repair import accept_loss
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.garbage import DeleteAfter
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import (
     ContentLostError,
     SegmentDamagedError,
@@ -22,7 +22,7 @@ from millrace.server.errors import (
     StreamHasExclusiveWriterError,
     WriterFencedError,
 )
-from millrace.server.streams import ExclusiveControl, TransactionController, TransactionsOptions
+from millrace.server.streams import ExclusiveCommands, TransactionCommands, TransactionsOptions
 from millrace.server.tier2 import ChunkId, chunk_name
 from millrace.server.wal import NEWEST_NAME
 from millrace.wire import messages as m
@@ -68,7 +68,7 @@ class Disk:
         """Store in segments, in a stream and under a writer; flush and save a checkpoint after so many appends."""
         async with self.open() as streams:
             opened = streams.opened
-            control = SegmentControl(opened.container)
+            control = SegmentCommands(opened.container)
             raw = await control.create("raw/a")
             sealed = await control.create("raw/sealed")
             stream, _ = await streams.controller.create("shop/orders", segment_count=2, configuration="{}")
@@ -85,7 +85,7 @@ class Disk:
                     await opened.flusher.flush()
                     await opened.flusher.checkpoint()
             container = opened.container
-            writer = await WriterControl(container).open("w")
+            writer = await WriterCommands(container).open("w")
             late = await control.create("raw/late")
             return Acknowledged(
                 raw_id=raw.segment_id,
@@ -190,9 +190,9 @@ async def check_accepted(disk: Disk, told: Acknowledged) -> None:
         assert {part.segment_id for part in successors}.isdisjoint(told.stream_segments)
         assert min(part.segment_id for part in successors) > told.highest_id
         await streams.append(successors[0].segment_id, b"new")
-        control = SegmentControl(container)
+        control = SegmentCommands(container)
         assert (await control.create("raw/next")).segment_id > told.highest_id
-        opened = await WriterControl(container).open("w")
+        opened = await WriterCommands(container).open("w")
         # Known under a higher epoch, or under a number that nobody was ever given.
         assert opened.writer_epoch > told.writer_epoch or opened.writer_number > told.highest_id
     async with disk.open() as streams:
@@ -222,7 +222,7 @@ async def test_nothing_is_stored_or_changed_until_a_loss_is_accepted(lose: Calla
             with pytest.raises(ContentLostError):
                 container.reads.start(raw, raw.length + 1, 1)
             with pytest.raises(ContentLostError):
-                await SegmentControl(container).create("raw/next")
+                await SegmentCommands(container).create("raw/next")
             with pytest.raises(ContentLostError):
                 await streams.controller.seal("shop/orders")
         assert disk.contents() == before
@@ -337,7 +337,7 @@ async def test_an_older_epoch_of_a_writer_is_fenced_after_a_loss_was_accepted() 
     disk = Disk()
     await disk.fill()
     async with disk.open() as streams:
-        before = await WriterControl(streams.opened.container).open("w")
+        before = await WriterCommands(streams.opened.container).open("w")
         await streams.opened.flusher.checkpoint()
     lose_newest(disk)
     async with disk.open() as streams:
@@ -355,7 +355,7 @@ async def test_no_hole_is_committed_with_a_transaction() -> None:
         container = streams.opened.container
         stream, _ = await streams.controller.create("shop/orders", segment_count=2, configuration="{}")
         transactions = transactions_of(streams)
-        writer = await WriterControl(container).open("w")
+        writer = await WriterCommands(container).open("w")
         fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch, "event_number": 1}
         parts: dict[str, list[int]] = {}
         for name in ("open", "prepared"):
@@ -390,8 +390,8 @@ async def test_no_hole_is_committed_with_a_transaction() -> None:
         assert bytes(content) == b"event"
 
 
-def transactions_of(streams: Streams) -> TransactionController:
-    return TransactionController(streams.opened.container, streams.controller, options=TransactionsOptions())
+def transactions_of(streams: Streams) -> TransactionCommands:
+    return TransactionCommands(streams.opened.container, streams.controller, options=TransactionsOptions())
 
 
 async def test_who_has_a_stream_alone_is_fenced_after_a_loss_was_accepted() -> None:
@@ -400,7 +400,7 @@ async def test_who_has_a_stream_alone_is_fenced_after_a_loss_was_accepted() -> N
 
     async def take(streams: Streams) -> dict[str, int]:
         container = streams.opened.container
-        control = ExclusiveControl(container, streams=streams.controller, writers=WriterControl(container))
+        control = ExclusiveCommands(container, streams=streams.controller, writers=WriterCommands(container))
         stream_id = streams.controller.find("shop/orders").stream_id
         opened = await control.open("w", [], start_over=False, stream_id=stream_id, nonce=m.NO_NONCE, expected=[])
         return {"writer_number": opened.writer_number, "writer_epoch": opened.writer_epoch, "event_number": 1}

@@ -14,10 +14,10 @@ import pytest
 from millrace.model.checksum import Buffer
 from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.control import SegmentControl
 from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import FLUSH_SHARE, OpenContainer
+from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
@@ -130,7 +130,7 @@ async def test_a_task_in_the_background_outlives_one_who_holds_the_checkpoint(tm
     storage, clock = FaultyStorage(), ManualClock()
     options = replace(QUIET, verified_at_once_count_max=0, orphan_grace_s=0.0)
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
-        await SegmentControl(container.container).create("raw/a")
+        await SegmentCommands(container.container).create("raw/a")
     orphan = chunk_name(ChunkId(segment_id=5, start_offset=0, length=9, container_epoch=1))
     await storage.publish(f"c0000/{orphan}", [b"left over"])
     async with opened(tmp_path, storage=storage, clock=clock, options=options) as container:
@@ -192,7 +192,7 @@ async def test_an_orderly_stop_leaves_a_copy_of_everything_where_copies_are_made
     storage, clock = FaultyStorage(), ManualClock()
     options = replace(QUIET, copy_interval_s=copy_interval_s)
     async with opened(tmp_path / "old", storage=storage, clock=clock, options=options) as container:
-        await SegmentControl(container.container).create("raw/a")
+        await SegmentCommands(container.container).create("raw/a")
         # As when its task is cancelled in the middle of a copy.
         container.flusher._checkpointer.stop_copying()
     assert bool(copies_in(storage)) == bool(copy_interval_s)

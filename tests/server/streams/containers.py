@@ -20,7 +20,7 @@ from millrace.server.streams import (
     Catalog,
     MetricsOptions,
     ScalingLoop,
-    StreamController,
+    StreamCommands,
     StreamsOptions,
     Uptime,
     WritersOptions,
@@ -53,7 +53,7 @@ class Streams:
     """A container with everything that runs streams."""
 
     opened: OpenContainer
-    controller: StreamController
+    controller: StreamCommands
     catalog: Catalog
     runner: ScalingLoop
     uptime: Uptime
@@ -125,7 +125,7 @@ async def streams_in(
         )
     )
     uptime = Uptime(opened.container, WritersOptions(), boot=boot)
-    controller = StreamController(opened.container)
+    controller = StreamCommands(opened.container)
     catalog = Catalog(opened.container.state, opened.checkpoints.streams)
     runner = ScalingLoop(
         container=opened.container,

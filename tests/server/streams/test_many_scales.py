@@ -11,8 +11,7 @@ from millrace.model.lineage import Lineage
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import InvalidArgumentError
-from millrace.server.streams import controller as controller_module
-from millrace.server.streams import part_count, truncation
+from millrace.server.streams import part_count, stream_commands, truncation
 from millrace.server.streams.truncation import POSITIONS_PER_RECORD_COUNT_MAX
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
@@ -225,7 +224,7 @@ async def test_the_head_has_the_first_segments_with_events(streams: Streams, *, 
 
 async def test_pages_show_every_segment_once(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behaviour 106: a stream of any number of segments is described, and each page has its bound."""
-    monkeypatch.setattr(controller_module, "PAGE_COUNT", 7)
+    monkeypatch.setattr(stream_commands, "PAGE_COUNT", 7)
     for _ in range(40):
         await scale(streams)
     stream = streams.controller.find("a/b")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import SegmentSealedError
-from millrace.server.streams import Admitted, TransactionController, TransactionsOptions
+from millrace.server.streams import Admitted, TransactionCommands, TransactionsOptions
 from millrace.wire import messages as m
 from tests.server.streams.containers import WHOLE, Streams, halves, streams_in
 from tests.support.clock import ManualClock
@@ -56,7 +56,7 @@ class Waiters:
             container.log_decision(m.StreamUpdated(stream.stream_id, configuration), "a/b")
 
 
-async def begin(streams: Streams, transactions: TransactionController, *, events: bytes) -> int:
+async def begin(streams: Streams, transactions: TransactionCommands, *, events: bytes) -> int:
     """Begin a transaction over `a/b` with one part that has these bytes as an event; return its number."""
     (routed_id,) = [part.segment_id for part in streams.controller.find("a/b").open_parts]
     first = await transactions.reserve_ids(2)
@@ -70,14 +70,14 @@ async def begin(streams: Streams, transactions: TransactionController, *, events
             parts=[m.NewPart(first + 1, routed_id)],
         )
     )
-    writer = await WriterControl(streams.opened.container).open("")
+    writer = await WriterCommands(streams.opened.container).open("")
     await streams.append(
         first + 1, events, writer_number=writer.writer_number, writer_epoch=writer.writer_epoch, event_number=1
     )
     return first
 
 
-async def commit(transactions: TransactionController, number: int) -> Admitted:
+async def commit(transactions: TransactionCommands, number: int) -> Admitted:
     admitted = await transactions.commit(number, [m.BranchCount(0, 1)], drops_others=False)
     await transactions.settled(admitted)
     return admitted
@@ -88,9 +88,7 @@ async def test_commits_that_waited_for_a_scale_are_merged_one_after_the_other(tm
     storage, clock = MemoryStorage(), ManualClock()
     async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
         await streams.controller.create("a/b", segment_count=1, configuration="")
-        transactions = TransactionController(
-            streams.opened.container, streams.controller, options=TransactionsOptions()
-        )
+        transactions = TransactionCommands(streams.opened.container, streams.controller, options=TransactionsOptions())
         numbers = [await begin(streams, transactions, events=events) for events in (b"first", b"second")]
         waiters = Waiters(streams)
         scaled = await waiters.hold()
@@ -127,7 +125,7 @@ async def test_a_segment_that_a_commit_begins_and_fills_can_be_truncated(tmp_pat
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
         container, controller = streams.opened.container, streams.controller
         stream, _ = await controller.create("a/b", segment_count=1, configuration="")
-        transactions = TransactionController(container, controller, options=TransactionsOptions())
+        transactions = TransactionCommands(container, controller, options=TransactionsOptions())
         number = await begin(streams, transactions, events=b"torn")
         await controller.scale("a/b", sealed_ids=stream.segment_ids, ranges=halves(), cause="test")
         await commit(transactions, number)

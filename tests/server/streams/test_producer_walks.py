@@ -12,8 +12,8 @@ from millrace.model.producer import Producer, ProducerRow, Verdict
 from millrace.model.transaction import TransactionState
 from millrace.server.container.state import apply, apply_transactions
 from millrace.server.container.state.transaction import Transaction
-from millrace.server.streams import producers, transactions
-from millrace.server.streams.producers import ProducerControl
+from millrace.server.streams import producer_commands, transaction_commands
+from millrace.server.streams.producer_commands import ProducerCommands
 from millrace.wire import messages as m
 from tests.support.folders import tmp_path
 from tests.support.producer_walk import ProducerWalk
@@ -119,32 +119,32 @@ def a_reset_keeps_the_sequence(patch: Patch) -> None:
 
 @mutant
 def what_is_committed_takes_nothing_over(patch: Patch) -> None:
-    take_over = ProducerControl._take_over
+    take_over = ProducerCommands._take_over
 
-    def taken(self: ProducerControl, producer: Producer, address: str) -> None:
+    def taken(self: ProducerCommands, producer: Producer, address: str) -> None:
         known = self._find(producer.writer_id)
         if known is not None and known.admitted.at_begin(producer) is Verdict.STORED:
-            refusal = producers._refusal(Verdict.STORED, known.admitted, producer)
+            refusal = producer_commands._refusal(Verdict.STORED, known.admitted, producer)
             assert refusal is not None
             raise refusal
         take_over(self, producer, address)
 
-    patch.setattr(ProducerControl, "_take_over", taken)
+    patch.setattr(ProducerCommands, "_take_over", taken)
 
 
 @mutant
 def an_outcome_is_not_looked_up_first(patch: Patch) -> None:
-    begin = ProducerControl.begin
+    begin = ProducerCommands.begin
 
     def begun(
-        self: ProducerControl, producer: Producer, found: Transaction | None, *, address: str
+        self: ProducerCommands, producer: Producer, found: Transaction | None, *, address: str
     ) -> Transaction | None:
         if found is None or found.state is not TransactionState.COMMITTED:
             return begin(self, producer, found, address=address)
         begin(self, producer, None, address=address)
         return found
 
-    patch.setattr(ProducerControl, "begin", begun)
+    patch.setattr(ProducerCommands, "begin", begun)
 
 
 @mutant
@@ -154,7 +154,7 @@ def a_refused_commit_drops_nothing(patch: Patch) -> None:
         future.set_result(None)
         return future
 
-    patch.setattr(transactions, "end_transactions", ended)
+    patch.setattr(transaction_commands, "end_transactions", ended)
 
 
 @mutant
@@ -174,14 +174,14 @@ def a_commit_does_not_store_the_sequence(patch: Patch) -> None:
 
 @mutant
 def the_view_of_what_is_queued_does_not_move(patch: Patch) -> None:
-    patch.setattr(ProducerControl, "admit", lambda self, committed: None)
+    patch.setattr(ProducerCommands, "admit", lambda self, committed: None)
 
 
 @mutant
 def a_new_run_joins_what_the_old_one_began(patch: Patch) -> None:
-    begin = ProducerControl.begin
+    begin = ProducerCommands.begin
     patch.setattr(
-        ProducerControl,
+        ProducerCommands,
         "begin",
         lambda self, producer, found, address: begin(self, producer, found, address=address) or found,
     )

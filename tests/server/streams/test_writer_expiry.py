@@ -299,7 +299,7 @@ async def test_what_comes_while_an_expiry_is_queued_is_decided_after_it(tmp_path
         await peer.store(segment_id, b"one", event_number=1, **writer)
         assert server._open is not None
         assert server._services is not None
-        control = server._services.expiry._control
+        control = server._services.expiry._writers
         decided = control.expire(marked=[writer["writer_number"]], forgotten=[])
         with pytest.raises(Exception, match="idle for too long"):
             await control.open("till-7")

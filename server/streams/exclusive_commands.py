@@ -20,7 +20,7 @@ from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.exclusive_writers import EXCLUSIVE_WRITERS_COUNT_MAX
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer
-from millrace.server.container.writer_control import WriterControl, fence
+from millrace.server.container.writer_commands import WriterCommands, fence
 from millrace.server.errors import (
     InvalidArgumentError,
     StreamNotFoundError,
@@ -29,17 +29,17 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 
-from .controller import StreamController
 from .endings import abort_all_on
+from .stream_commands import StreamCommands
 
 POSITIONS_TOLD_COUNT_MAX: Final = 16
 """Positions of a cut that an error names; of more than these, those come first in which it differs from the other."""
 
 
-class ExclusiveControl:
+class ExclusiveCommands:
     """Opens exclusive writers, and releases streams."""
 
-    def __init__(self, container: SegmentContainer, *, streams: StreamController, writers: WriterControl) -> None:
+    def __init__(self, container: SegmentContainer, *, streams: StreamCommands, writers: WriterCommands) -> None:
         self._container = container
         self._state = container.state
         self._streams = streams
@@ -55,7 +55,7 @@ class ExclusiveControl:
         nonce: bytes,
         expected: Sequence[m.SavedPosition],
     ) -> m.WriterOpened:
-        """Open a writer, from which alone a stream takes appends from now on; see `WriterControl.open`.
+        """Open a writer, from which alone a stream takes appends from now on; see `WriterCommands.open`.
 
         Args:
             expected: the cut at which the stream must end then; without positions it does not matter.
@@ -65,7 +65,7 @@ class ExclusiveControl:
             TailChangedError: it ends elsewhere.
             TransactionPreparedError: one is prepared over the stream.
             InvalidArgumentError: too many streams have an exclusive writer.
-            ServerError: as `WriterControl.open`.
+            ServerError: as `WriterCommands.open`.
         """
 
         def take(writer_number: int) -> Writer | None:

@@ -28,7 +28,7 @@ from .container import SegmentContainer
 ATTRIBUTE_VALUE_SIZE_BYTES_MAX: Final = 64 * KIB
 
 
-class SegmentControl:
+class SegmentCommands:
     """Creates, seals, truncates and deletes segments; sets attributes."""
 
     def __init__(self, container: SegmentContainer) -> None:

@@ -11,7 +11,7 @@ import pytest
 from millrace.model.key_range import KEY_SPACE
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.writer_control import WriterControl
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import SegmentExistsError
 from millrace.server.wal import Wal
 from millrace.wire import messages as m
@@ -402,7 +402,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             ]
             for request in requests:
                 await gone.start(request)
-            control = WriterControl(container)
+            control = WriterCommands(container)
             expired = control.expire(marked=[named.writer_number], forgotten=[unnamed.writer_number])
             async with asyncio.timeout(PATIENCE_S):
                 while len(container.in_flight) < len(requests) + 1:

@@ -1,4 +1,4 @@
-"""Decisions about writers, taken as those about segments are (`control`): who has an id, and how far it is."""
+"""Decisions about writers, taken like those about segments (`segment_commands`): who has an id, and how far it is."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,7 @@ STREAMS_PER_WRITER_COUNT_MAX: Final = 4096
 """Streams of which the server keeps how far one writer is there."""
 
 
-class WriterControl:
+class WriterCommands:
     """Opens writers, tells how far they are, and lets them expire."""
 
     def __init__(self, container: SegmentContainer) -> None:

@@ -54,7 +54,7 @@ PAGE_COUNT: Final = SEGMENTS_PER_STREAM_MAX
 """Replaced segments in a reply, unless more were replaced in one epoch: with all open ones, they must fit one frame."""
 
 
-class StreamController:
+class StreamCommands:
     """Creates, describes, seals, truncates and deletes streams."""
 
     def __init__(self, container: SegmentContainer) -> None:

@@ -37,12 +37,12 @@ from millrace.server.errors import (
 from millrace.wire import messages as m
 
 from .commits import admit_commit, chosen_parts, plan_transaction
-from .controller import StreamController
 from .cursor_moves import are_moving, check_none, check_places, plan_moves
 from .endings import end_transactions
 from .new_parts import has_parts, part_records
 from .options import TransactionsOptions
-from .producers import ProducerControl, check_producer
+from .producer_commands import ProducerCommands, check_producer
+from .stream_commands import StreamCommands
 from .transaction_answers import TransactionAnswers, commit_reply, step_reply
 from .transaction_limits import TransactionLimits
 
@@ -65,7 +65,7 @@ class Admitted(NamedTuple):
     reply: m.TransactionReply | None = None
 
 
-class TransactionController:
+class TransactionCommands:
     """Begins, fills, commits and aborts transactions.
 
     Attributes:
@@ -73,14 +73,14 @@ class TransactionController:
         producers: as whom transactions are committed.
     """
 
-    def __init__(self, container: SegmentContainer, streams: StreamController, *, options: TransactionsOptions) -> None:
+    def __init__(self, container: SegmentContainer, streams: StreamCommands, *, options: TransactionsOptions) -> None:
         self._container = container
         self._state = container.state
         self._streams = streams
         self._limits = TransactionLimits(container.state, options)
         self._ids = container.state.reserved_ids
         self.answers = TransactionAnswers(container)
-        self.producers = ProducerControl(container, count_max=options.producers_count_max)
+        self.producers = ProducerCommands(container, count_max=options.producers_count_max)
 
     async def reserve_ids(self, count: int) -> int:
         """Reserve numbers for a client, and return the first of them; they are void when the server ends.
@@ -164,7 +164,7 @@ class TransactionController:
             InvalidNameError: the name is too long, or is not printable.
             InvalidArgumentError: a number was not reserved or is used, the lease or the number of streams is out of
                 bounds, one of that name is open over other streams, or for another producer; or as `add_parts_now`.
-            ProducerError: see `ProducerControl.begin`.
+            ProducerError: see `ProducerCommands.begin`.
             StreamNotFoundError, StreamSealedError: of one of the streams.
             EpochChangedError: the client has routed by other segments than are open now.
             StreamHasExclusiveWriterError: one of the streams has an exclusive writer.

@@ -30,7 +30,7 @@ from millrace.wire import messages as m
 from .endings import abort_all_of
 
 
-class ProducerControl:
+class ProducerCommands:
     """Lets runs take over, and says which transactions of producers may be committed.
 
     Args:
