@@ -31,7 +31,7 @@ from millrace.server.container.startup import open_container
 from millrace.server.front.connection import Connection
 from millrace.server.front.connections import LAPSED, STOPPING, Connections, Refusal
 from millrace.server.front.counters import FrontCounters
-from millrace.server.front.incidents import Incidents
+from millrace.server.front.peer_log import PeerLog
 from millrace.server.front.reader_memory import ReaderMemory
 from millrace.server.front.request_memory import RequestMemory
 from millrace.server.host.clock import Clock, SystemClock
@@ -153,7 +153,7 @@ class Server:
             clock=self._clock,
             counters=self._counters,
         )
-        self._incidents = Incidents()
+        self._peer_log = PeerLog()
         self._token = options.front.token
         self._listener: asyncio.Server | None = None
         self._console: ConsoleSite | None = None
@@ -535,7 +535,7 @@ class Server:
             connections=self._connections,
             memory=self._reader_memory,
             request_memory=self._request_memory,
-            incidents=self._incidents,
+            peer_log=self._peer_log,
             tokens=TokenGate(self._token),
             seconds=self._metrics.request_seconds,
             may_be_superseded=self._may_be_superseded,

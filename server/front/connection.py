@@ -37,13 +37,13 @@ from .counters import FrontCounters
 from .dispatcher import Dispatcher
 from .flow_control import FlowControl, Reason
 from .handlers import Handlers
-from .incidents import Incidents
 from .latency import Latency
 from .options import FrontOptions
-from .outlet import Outlet
+from .peer_log import PeerLog
 from .proxy_entrance import ProxyEntrance
 from .reader_memory import ReaderMemory
 from .replies import error_reply
+from .reply_writer import ReplyWriter
 from .request_memory import RequestMemory
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         connections: Connections,
         memory: ReaderMemory,
         request_memory: RequestMemory,
-        incidents: Incidents,
+        peer_log: PeerLog,
         tokens: TokenGate,
         seconds: Histogram,
         may_be_superseded: Callable[[], bool],
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._counters = counters
         self._server_id = server_id
         self._connections = connections
-        self._incidents = incidents
+        self._peer_log = peer_log
         self._tokens = tokens
         self._may_be_superseded = may_be_superseded
         self._request_memory = request_memory
@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
             allowance=requests,
         )
         self._latency = Latency(clock, seconds)
-        self._outlet = Outlet(
+        self._reply_writer = ReplyWriter(
             self._session,
             clock=clock,
             counters=counters,
@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flow = FlowControl(self._advance)
         self._dispatcher = Dispatcher(
             handlers,
-            outlet=self._outlet,
+            reply_writer=self._reply_writer,
             flow=self._flow,
             options=options,
             memory=memory,
@@ -137,10 +137,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start to wait for HELLO."""
         # Not an isinstance check: the transports of uvloop do not inherit from those of asyncio.
-        self._outlet.transport = cast("asyncio.Transport", transport)
+        self._reply_writer.transport = cast("asyncio.Transport", transport)
         peername = transport.get_extra_info("peername")
         self._peer, self._address = str(peername), address_of(peername)
-        self._outlet.transport.set_write_buffer_limits(high=self._options.write_buffer_bytes_high)
+        self._reply_writer.transport.set_write_buffer_limits(high=self._options.write_buffer_bytes_high)
         self._counters.connections_total += 1
         if not self._connections.arrived(self, self._address):
             self._counters.shed_total += 1
@@ -148,7 +148,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._arm_timer()
         if self._connections.proxies.trusts(peername):
-            ProxyEntrance(self, self._outlet.transport, identified=self._identified, misidentified=self._misidentified)
+            ProxyEntrance(
+                self, self._reply_writer.transport, identified=self._identified, misidentified=self._misidentified
+            )
 
     def _identified(self, header: ProxyHeader) -> None:
         """Count the connection for the host that uses the proxy, if the header names one."""
@@ -169,14 +171,14 @@ class Connection(asyncio.BufferedProtocol):
         """Release everything; appends on their way still become durable."""
         # The connection and its session refer to each other, so the collector of garbage decides how long they stay.
         self._session.lost()
-        self._outlet.transport = None
+        self._reply_writer.transport = None
         if self._timer is not None:
             self._timer.cancel()
         if self._refusing is not None:
             self._refusing.cancel()
         self._dispatcher.cancel()
-        self._outlet.account.close()
-        self._outlet.requests.close()
+        self._reply_writer.account.close()
+        self._reply_writer.requests.close()
         self._connections.left(self)
         logger.debug("connection closed peer=%s session=%s error=%r", self._peer, self._session_id, exc)
 
@@ -189,12 +191,12 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End at once."""
         self._session.close()
-        if self._outlet.transport is not None:
-            self._outlet.transport.abort()
+        if self._reply_writer.transport is not None:
+            self._reply_writer.transport.abort()
 
     def unsent_bytes(self) -> int:
         """Return how much was handed to the transport and is not with the system yet."""
-        transport = self._outlet.transport
+        transport = self._reply_writer.transport
         return transport.get_write_buffer_size() if transport is not None else 0
 
     def give_back(self) -> None:
@@ -208,15 +210,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def shed(self) -> None:
         """Say that there are too many connections, and end."""
-        if self._outlet.transport is not None:
-            self._outlet.transport.write(SHED_FRAME)
+        if self._reply_writer.transport is not None:
+            self._reply_writer.transport.write(SHED_FRAME)
         self._end()
 
     def _end(self) -> None:
         """Close after what was written."""
         self._session.close()
-        if self._outlet.transport is not None:
-            self._outlet.transport.close()
+        if self._reply_writer.transport is not None:
+            self._reply_writer.transport.close()
 
     def _end_if_drained(self) -> None:
         state = self._session.state
@@ -240,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
             # Closed long ago, and the peer still has not taken what was sent.
             self.abort()
             return
-        if not self._is_reading and not self._outlet.is_full:
+        if not self._is_reading and not self._reply_writer.is_full:
             # We do not listen: that nothing arrives says nothing about the peer.
             self._session.excuse(now_s)
         self._session.on_deadline(now_s)
@@ -248,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
             self._log("connection timed out", level=logging.INFO)
             self.abort()
             return
-        self._outlet.flush()
+        self._reply_writer.flush()
         self._arm_timer()
 
     # --- bytes ---
@@ -273,14 +275,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The peer takes too little: read nothing more from it."""
-        self._outlet.is_full = True
+        self._reply_writer.is_full = True
         self._flow.set(Reason.REPLIES_UNSENT, True)
 
     def resume_writing(self) -> None:
         """The peer took what was sent."""
-        self._outlet.is_full = False
+        self._reply_writer.is_full = False
         self._dispatcher.reads.write_resumed()
-        self._flow.set(Reason.REPLIES_UNSENT, self._outlet.is_full)
+        self._flow.set(Reason.REPLIES_UNSENT, self._reply_writer.is_full)
 
     def _advance(self) -> None:
         """Walk the whole frames that have arrived; read the socket if and only if nothing is in the way then.
@@ -288,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         This is the only place that does either. What a frame does may change what is in the way, and so call this
         again: such a call returns at once, for the walk that is under way checks before each frame.
         """
-        if self._is_advancing or self._outlet.transport is None or self._session.is_closed:
+        if self._is_advancing or self._reply_writer.transport is None or self._session.is_closed:
             return
         if self._may_be_superseded():
             self._log("connection ended, another server may have taken over", level=logging.INFO)
@@ -305,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
                 elif not self._session.is_short or not self._session.give_back():
                     break
             if self._session.is_short:
-                self._outlet.requests.wait()
+                self._reply_writer.requests.wait()
                 self._flow.set(Reason.REQUEST_MEMORY, True)
             elif self._request_memory.is_contended:
                 self._session.give_back()
@@ -319,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         self._switch_reading()
 
     def _switch_reading(self) -> None:
-        transport = self._outlet.transport
+        transport = self._reply_writer.transport
         if transport is None or self._is_reading != self._flow.is_blocked:
             return
         self._is_reading = not self._flow.is_blocked
@@ -362,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
             server_id=self._server_id,
             server=SERVER_NAME,
         )
-        self._outlet.send(encode(reply, request_id=request_id))
+        self._reply_writer.send(encode(reply, request_id=request_id))
 
     def _refuse_token(self, request_id: int, *, is_slow: bool) -> None:
         """Read nothing more, send a refusal, at once or after a delay, and end."""
@@ -377,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_refusal(self, request_id: int, reply: m.ErrorReply) -> None:
         if not self._session.is_closed:
-            self._outlet.send(encode(reply, request_id=request_id))
+            self._reply_writer.send(encode(reply, request_id=request_id))
             self._end()
 
     def _protocol_error(self, error: WireError) -> None:
@@ -393,8 +395,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._log("protocol error" if self._session_id else "garbage before the handshake", str(error))
-        self._outlet.send(encode(error_reply(error)))
+        self._reply_writer.send(encode(error_reply(error)))
         self._end()
 
     def _log(self, kind: str, detail: str = "", *, level: int = logging.WARNING) -> None:
-        self._incidents.log(kind, peer=self._peer, address=self._address, detail=detail, level=level)
+        self._peer_log.log(kind, peer=self._peer, address=self._address, detail=detail, level=level)

@@ -19,14 +19,14 @@ from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 from millrace.wire.server_session import CARRIED_OUT, Received
 
-from .decided_replies import DecidedReplies
 from .flow_control import FlowControl, Reason
-from .handlers import BEFORE_APPENDS, Awaiting, Decided, Handlers
-from .latency import Asked
+from .handlers import BEFORE_APPENDS, Handlers, PendingReply, ReadyReply
+from .latency import RequestTimer
 from .options import FrontOptions
-from .outlet import NO_REPLY, Outlet
+from .pending_replies import PendingReplies
 from .reader_memory import ReaderMemory
 from .reads import Reads
+from .reply_writer import NO_REPLY, ReplyWriter
 from .tasks import ConnectionTasks
 
 
@@ -43,7 +43,7 @@ class Dispatcher:
         self,
         handlers: Handlers,
         *,
-        outlet: Outlet,
+        reply_writer: ReplyWriter,
         flow: FlowControl,
         options: FrontOptions,
         memory: ReaderMemory,
@@ -53,19 +53,19 @@ class Dispatcher:
     ) -> None:
         self._handlers = handlers
         self._container = handlers.container
-        self._session = outlet.session
-        self._outlet = outlet
+        self._session = reply_writer.session
+        self._reply_writer = reply_writer
         self._flow = flow
         self._abort = abort
         self._violated = violated
         self._progressed = progressed
-        self._replies = DecidedReplies(
-            self, handlers.container.in_flight, outlet=outlet, flow=flow, count_max=options.tasks_count_max
+        self._replies = PendingReplies(
+            self, handlers.container.in_flight, reply_writer=reply_writer, flow=flow, count_max=options.tasks_count_max
         )
         self._tasks = ConnectionTasks(flow, count_max=options.tasks_count_max, failed=abort, ended=progressed)
         self.reads = Reads(
             handlers.container,
-            outlet=outlet,
+            reply_writer=reply_writer,
             flow=flow,
             tasks=self._tasks,
             memory=memory,
@@ -116,9 +116,9 @@ class Dispatcher:
         untold = appends.count
         self._session.put_outcomes()
         if appends.count < untold:
-            self._outlet.latency.appends_told(untold - appends.count)
+            self._reply_writer.latency.appends_told(untold - appends.count)
         self._replies.put()
-        self._outlet.flush()
+        self._reply_writer.flush()
         self._flow.set(Reason.APPENDS_IN_FLIGHT, appends.count >= APPENDS_IN_FLIGHT_MAX)
         self._progressed()
 
@@ -133,7 +133,7 @@ class Dispatcher:
                 self._take_when_loaded(
                     partial(self._handlers.pin, message),
                     lambda: self._take_read(message, request_id),
-                    failed=lambda error: self._outlet.send_error(request_id, error),
+                    failed=lambda error: self._reply_writer.send_error(request_id, error),
                 )
             case m.Read() | m.Subscribe():
                 self._take_read(message, request_id)
@@ -142,7 +142,7 @@ class Dispatcher:
             case m.Unsubscribe():
                 self.reads.end(request_id)
             case _:  # PING and PONG
-                self._outlet.flush()
+                self._reply_writer.flush()
 
     def cancel(self) -> None:
         """Release everything: the connection was lost. Appends on their way still become durable."""
@@ -158,9 +158,9 @@ class Dispatcher:
         Raises:
             ProtocolError: the client continues after too many failures that it does not acknowledge.
         """
-        session, counters = self._session, self._outlet.counters
+        session, counters = self._session, self._reply_writer.counters
         counters.appends_total += run.frame_count
-        self._outlet.latency.appends_taken(run.frame_count)
+        self._reply_writer.latency.appends_taken(run.frame_count)
         try:
             if failure is not None:
                 raise failure
@@ -181,10 +181,10 @@ class Dispatcher:
         """Read nothing more while the container is full, and tell the peer so."""
         reason = self._container.throttle_reason
         if reason:
-            self._outlet.counters.throttled_total += 1
-            self._outlet.counters.throttled_last = reason
+            self._reply_writer.counters.throttled_total += 1
+            self._reply_writer.counters.throttled_last = reason
             self._container.wait_for_room(self._room_found)
-            self._outlet.send(encode(m.Throttle(RETRY_AFTER_MS, reason)))
+            self._reply_writer.send(encode(m.Throttle(RETRY_AFTER_MS, reason)))
             self._flow.set(Reason.CONTAINER_FULL, True)
 
     def _admit_loaded(self, run: AppendRun, *, failure: ServerError | None = None) -> None:
@@ -205,24 +205,26 @@ class Dispatcher:
     def _take_request(self, request_id: int, message: m.Message, held_bytes: int) -> None:
         """Carry out a request that takes a task, unless it is decided in this step."""
         if self._session.is_draining:
-            self._outlet.requests.give(held_bytes)
-            self._outlet.send_error(request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000))
+            self._reply_writer.requests.give(held_bytes)
+            self._reply_writer.send_error(
+                request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+            )
             return
-        asked = Asked(request_id, message.type.name, self._outlet.latency.received_s)
+        timer = RequestTimer(request_id, message.type.name, self._reply_writer.latency.received_s)
         reply = self._handlers.admit(message)
-        if isinstance(reply, Decided):
-            self._follow(reply, asked, held_bytes=held_bytes)
+        if isinstance(reply, ReadyReply):
+            self._follow(reply, timer, held_bytes=held_bytes)
         else:
-            carried_out = self._carry_out(message, asked, reply)
+            carried_out = self._carry_out(message, timer, reply)
             task = self._tasks.start(carried_out, name=f"request {message.type.name}")
-            task.add_done_callback(lambda _: self._outlet.requests.give(held_bytes))
+            task.add_done_callback(lambda _: self._reply_writer.requests.give(held_bytes))
 
-    def _follow(self, reply: Decided, asked: Asked, *, held_bytes: int) -> None:
+    def _follow(self, reply: ReadyReply, timer: RequestTimer, *, held_bytes: int) -> None:
         """Tell the reply when it is durable; where none is wanted, the log alone bounds how much waits for it."""
-        if asked.request_id != NO_REPLY:
-            self._replies.add(reply.message, asked, is_new=reply.is_new, held_bytes=held_bytes)
+        if timer.request_id != NO_REPLY:
+            self._replies.add(reply.message, timer, is_new=reply.is_new, held_bytes=held_bytes)
         else:
-            self._outlet.requests.give(held_bytes)
+            self._reply_writer.requests.give(held_bytes)
             self._throttle()
 
     def _take_read(self, message: m.Read | m.Subscribe, request_id: int) -> None:
@@ -231,38 +233,40 @@ class Dispatcher:
         else:
             self.reads.subscribe(message, request_id)
 
-    def _carry_out(self, message: m.Message, asked: Asked, reply: Awaiting | None) -> Coroutine[Any, Any, None]:
+    def _carry_out(
+        self, message: m.Message, timer: RequestTimer, reply: PendingReply | None
+    ) -> Coroutine[Any, Any, None]:
         """Return what ends a request, given what it waits for if it was decided."""
         if reply is not None:
-            return self._answer(reply, asked)
+            return self._answer(reply, timer)
         if isinstance(message, BEFORE_APPENDS):
             self._flow.set(Reason.LOADING, True)
-            return self._answer_in_order(message, asked)
-        return self._answer(partial(self._handlers.handle, message), asked)
+            return self._answer_in_order(message, timer)
+        return self._answer(partial(self._handlers.handle, message), timer)
 
-    async def _answer_in_order(self, message: m.Message, asked: Asked) -> None:
+    async def _answer_in_order(self, message: m.Message, timer: RequestTimer) -> None:
         """Answer a request that has to wait before it is decided; what follows it is read then."""
         try:
             reply = await self._handlers.admitted(message)
-            if isinstance(reply, Decided):
-                self._follow(reply, asked, held_bytes=0)
+            if isinstance(reply, ReadyReply):
+                self._follow(reply, timer, held_bytes=0)
                 return
         except Exception as error:  # noqa: BLE001  # as in `_answer`
-            self._outlet.send_error(asked.request_id, error)
+            self._reply_writer.send_error(timer.request_id, error)
             return
         finally:
             self._flow.set(Reason.LOADING, False)
-        await self._answer(reply, asked)
+        await self._answer(reply, timer)
 
-    async def _answer(self, reply: Awaiting, asked: Asked) -> None:
+    async def _answer(self, reply: PendingReply, timer: RequestTimer) -> None:
         try:
-            frame = encode(await reply(), request_id=asked.request_id)
+            frame = encode(await reply(), request_id=timer.request_id)
         except Exception as error:  # noqa: BLE001  # whatever a request meets becomes its reply, in this one place
-            self._outlet.send_error(asked.request_id, error)
+            self._reply_writer.send_error(timer.request_id, error)
         else:
-            self._outlet.send_soon(frame)
+            self._reply_writer.send_soon(frame)
         finally:
-            self._outlet.latency.answered(asked)
+            self._reply_writer.latency.answered(timer)
             del reply  # a refusal has the error, whose traceback has this frame: a cycle, which would hold the message
 
     def _take_when_loaded(
@@ -278,9 +282,9 @@ class Dispatcher:
         if size:
             # These bytes lay in the receive buffer before: what that had for them is theirs now.
             self._session.give_back()
-            self._outlet.requests.hold(size)
+            self._reply_writer.requests.hold(size)
         task = self._tasks.start(self._load(load, take, failed), name="load")
-        task.add_done_callback(lambda _: self._outlet.requests.give(size))
+        task.add_done_callback(lambda _: self._reply_writer.requests.give(size))
 
     async def _load(
         self, load: Callable[[], Awaitable[Pins]], take: Callable[[], None], failed: Callable[[ServerError], None]

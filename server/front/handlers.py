@@ -40,7 +40,7 @@ from millrace.server.streams import (
 from millrace.wire import messages as m
 from millrace.wire.limits import CONTROL_FRAME_SIZE_BYTES_MAX, FRAME_HEADER_SIZE_BYTES, LIST_PAGE_COUNT_MAX
 
-from .proven import check_proven
+from .read_only_guard import check_answerable
 from .replies import segment_info
 
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
@@ -51,7 +51,7 @@ HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE
 Handler = Callable[[Any], Awaitable[m.Message]]
 
 
-class Decided(NamedTuple):
+class ReadyReply(NamedTuple):
     """The reply to a request that is decided in this step: it is known, and told when that is durable.
 
     Attributes:
@@ -62,10 +62,10 @@ class Decided(NamedTuple):
     is_new: bool
 
 
-Awaiting = Callable[[], Awaitable[m.Message]]
-"""Waits until what a request has decided, or is refused for, is durable; returns the reply, or raises."""
-Reply = Decided | Awaiting
-"""What is told of a request that is decided."""
+PendingReply = Callable[[], Awaitable[m.Message]]
+"""Returns the reply, or raises, once the decision or what a rejection rests on is durable."""
+Reply = ReadyReply | PendingReply
+"""The reply to a decided request."""
 BEFORE_APPENDS: Final = (m.BeginTransaction, m.AddParts)
 """Appends that follow are refused if these are; so they are not even looked at before."""
 
@@ -113,7 +113,7 @@ class Handlers:
             DecisionLostError: it was refused for something that did not become durable.
             ServerError, InvalidNameError: the request failed.
         """
-        check_proven(message, self.container.loss)
+        check_answerable(message, self.container.loss)
         handler: Handler | None = getattr(self, f"_{message.type.name.lower()}", None)
         if handler is None:
             raise InvalidArgumentError(f"{message.type.name} is not a request")
@@ -132,7 +132,7 @@ class Handlers:
         if decide is None or not self.container.loader.is_resident(m.required_entities(message)):
             return None
         try:
-            check_proven(message, self.container.loss)
+            check_answerable(message, self.container.loss)
             return decide(self, message)
         except Exception as error:  # noqa: BLE001  # the dispatcher makes it a reply, as of every request
             return partial(self._refused, message, error)
@@ -141,7 +141,7 @@ class Handlers:
         """Decide a request of `BEFORE_APPENDS` when that can be; cancelling is safe. What is returned raises."""
         with await self.pin(message):
             try:
-                check_proven(message, self.container.loss)
+                check_answerable(message, self.container.loss)
                 if isinstance(message, m.BeginTransaction):
                     admitted = await self._begin(message)
                     return self._told(admitted, admitted.reply)
@@ -447,7 +447,7 @@ class Handlers:
         """Return the reply to a step: the message, or else the transaction as it is when that is durable."""
         if message is None:
             return partial(self._told_as_it_is, admitted)
-        return Decided(message, admitted.decision is not None)
+        return ReadyReply(message, admitted.decision is not None)
 
     async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionReply:
         """Return a transaction as it is when a step of it is durable."""

@@ -14,7 +14,7 @@ from millrace.wire import messages as m
 APPEND: Final = m.Append.type.name
 
 
-class Asked(NamedTuple):
+class RequestTimer(NamedTuple):
     """A request on its way to its answer: its id, the name of its type, and when it arrived."""
 
     request_id: int
@@ -57,6 +57,6 @@ class Latency:
             count -= together
             self._append_seconds.observe(now_s - received_s, together)
 
-    def answered(self, asked: Asked) -> None:
+    def answered(self, timer: RequestTimer) -> None:
         """Observe any other request, which was answered, or failed."""
-        self._seconds.series(asked.name).observe(self._clock.monotonic_s() - asked.received_s)
+        self._seconds.series(timer.name).observe(self._clock.monotonic_s() - timer.received_s)

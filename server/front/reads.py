@@ -18,9 +18,9 @@ from millrace.wire import messages as m
 from millrace.wire.limits import KIB, MIB, READ_SIZE_BYTES_MAX, READ_WAIT_S_MAX
 
 from .flow_control import FlowControl, Reason
-from .latency import Asked
-from .outlet import Outlet
+from .latency import RequestTimer
 from .reader_memory import ReaderMemory
+from .reply_writer import ReplyWriter
 from .tasks import ConnectionTasks
 
 PUSH_SIZE_BYTES_MAX: Final = 1 * MIB
@@ -49,7 +49,7 @@ class Reads:
         self,
         container: SegmentContainer,
         *,
-        outlet: Outlet,
+        reply_writer: ReplyWriter,
         flow: FlowControl,
         tasks: ConnectionTasks,
         memory: ReaderMemory,
@@ -57,7 +57,7 @@ class Reads:
         write_buffer_bytes: int,
     ) -> None:
         self.container = container
-        self.outlet = outlet
+        self.reply_writer = reply_writer
         self._flow = flow
         self.tasks = tasks
         self._waiting_count_max = waiting_count_max
@@ -79,7 +79,7 @@ class Reads:
             segment.check_event_readable(message.offset, message.event_index)
             there = segment.length - message.offset
             if there > 0:
-                size_max = self.outlet.account.grant(min(size_max, there))
+                size_max = self.reply_writer.account.grant(min(size_max, there))
                 if not size_max:
                     segment.check_readable(message.offset)
                     self._delay(message, request_id)
@@ -88,18 +88,20 @@ class Reads:
             if not isinstance(found, list):
                 self._fetching(size_max)
                 pins = self.container.state.segments.pin([segment.segment_id])
-                asked = Asked(request_id, _READ, self.outlet.latency.received_s)
-                task = self.tasks.start(self._fetch(found, segment, message.offset, size_max, asked), name="read")
+                timer = RequestTimer(request_id, _READ, self.reply_writer.latency.received_s)
+                task = self.tasks.start(self._fetch(found, segment, message.offset, size_max, timer), name="read")
                 task.add_done_callback(lambda _: pins.release())
-            elif found or segment.sealed or not (may_wait and message.wait_ms) or self.outlet.session.is_draining:
-                self.outlet.send_data(request_id, segment, message.offset, found)
+            elif found or segment.sealed or not (may_wait and message.wait_ms) or self.reply_writer.session.is_draining:
+                self.reply_writer.send_data(request_id, segment, message.offset, found)
                 if may_wait:
-                    self.outlet.latency.answered(Asked(request_id, _READ, self.outlet.latency.received_s))
+                    self.reply_writer.latency.answered(
+                        RequestTimer(request_id, _READ, self.reply_writer.latency.received_s)
+                    )
             else:
                 self._check_room()
                 self._waiting[request_id] = ParkedRead(self, segment, message, request_id)
         except ServerError as error:
-            self.outlet.send_error(request_id, error)
+            self.reply_writer.send_error(request_id, error)
 
     def subscribe(self, message: m.Subscribe, request_id: int) -> None:
         """Begin to push a segment, which is resident."""
@@ -107,11 +109,11 @@ class Reads:
             segment = self.container.segment(message.segment_id)
             self.container.reads.check_readable(segment, message.offset)
             segment.check_event_readable(message.offset, message.event_index)
-            if self.outlet.session.is_draining:
+            if self.reply_writer.session.is_draining:
                 raise ShuttingDownError("the server is shutting down", retry_after_ms=1000)
             self._check_room()
         except ServerError as error:
-            self.outlet.send_error(request_id, error)
+            self.reply_writer.send_error(request_id, error)
             return
         subscription = self._waiting[request_id] = Subscription(self, segment, message, request_id)
         subscription.pump()
@@ -131,7 +133,7 @@ class Reads:
     def write_resumed(self) -> None:
         """Push what was held back while the peer took too little, a bit of each subscription in its turn."""
         for request_id in list(self._waiting):
-            if self.outlet.is_full:
+            if self.reply_writer.is_full:
                 return  # the rest comes first the next time
             reader = self._waiting.get(request_id)
             if isinstance(reader, Subscription):
@@ -149,7 +151,9 @@ class Reads:
         request_ids = [*self._waiting, *(request_id for _, request_id, _ in self._delayed)]
         self.cancel()
         for request_id in request_ids:
-            self.outlet.send_error(request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000))
+            self.reply_writer.send_error(
+                request_id, ShuttingDownError("the server is shutting down", retry_after_ms=1000)
+            )
 
     def cancel(self) -> None:
         """Leave all tails without an answer."""
@@ -163,7 +167,7 @@ class Reads:
 
     def wait_for_room(self) -> None:
         """Be called by `room_found` when readers may have memory again."""
-        self.outlet.counters.reads_delayed_total += 1
+        self.reply_writer.counters.reads_delayed_total += 1
         self._memory.wait(self.room_found)
 
     def room_found(self) -> None:
@@ -185,27 +189,29 @@ class Reads:
             raise ThrottledError(
                 f"{len(self._waiting)} reads of this connection wait at the tail", retry_after_ms=RETRY_AFTER_MS
             )
-        if not self.outlet.requests.take(WAITING_SIZE_BYTES):
+        if not self.reply_writer.requests.take(WAITING_SIZE_BYTES):
             raise ThrottledError("memory for requests is full", retry_after_ms=RETRY_AFTER_MS)
 
-    async def _fetch(self, found: PendingRead, segment: Segment, offset: int, size_max: int, asked: Asked) -> None:
+    async def _fetch(
+        self, found: PendingRead, segment: Segment, offset: int, size_max: int, timer: RequestTimer
+    ) -> None:
         try:
             pieces = await found
         except ServerError as error:
-            self.outlet.send_error(asked.request_id, error)
+            self.reply_writer.send_error(timer.request_id, error)
         else:
-            self.outlet.send_data(asked.request_id, segment, offset, pieces)
+            self.reply_writer.send_data(timer.request_id, segment, offset, pieces)
         finally:
-            self.outlet.latency.answered(asked)
+            self.reply_writer.latency.answered(timer)
             self._fetched(size_max)
 
     def _fetching(self, size: int) -> None:
-        self.outlet.account.fetch(size)
-        self._flow.set(Reason.FETCHING, self.outlet.account.fetching_bytes >= FETCHING_BYTES_MAX)
+        self.reply_writer.account.fetch(size)
+        self._flow.set(Reason.FETCHING, self.reply_writer.account.fetching_bytes >= FETCHING_BYTES_MAX)
 
     def _fetched(self, size: int) -> None:
-        self.outlet.account.fetched(size)
-        self._flow.set(Reason.FETCHING, self.outlet.account.fetching_bytes >= FETCHING_BYTES_MAX)
+        self.reply_writer.account.fetched(size)
+        self._flow.set(Reason.FETCHING, self.reply_writer.account.fetching_bytes >= FETCHING_BYTES_MAX)
 
 
 class WaitingReader(ABC):
@@ -228,7 +234,7 @@ class WaitingReader(ABC):
         """Leave without an answer."""
         self._reads.container.state.unwatch(self._segment, self)
         self._pins.release()
-        self._reads.outlet.requests.give(WAITING_SIZE_BYTES)
+        self._reads.reply_writer.requests.give(WAITING_SIZE_BYTES)
 
 
 class ParkedRead(WaitingReader):
@@ -296,11 +302,11 @@ class Subscription(WaitingReader):
 
         Pushes end at borders of the grid of pages, so that each is a whole page of the cache, and none is copied.
         """
-        account = self._reads.outlet.account
+        account = self._reads.reply_writer.account
         try:
             self._segment.check_event_readable(self._offset, self._event_index)
             for _ in range(pushes_count_max):
-                if self._fetching is not None or self._reads.outlet.is_full:
+                if self._fetching is not None or self._reads.reply_writer.is_full:
                     return
                 if self._credit_bytes <= 0 and self._offset < self._segment.length:
                     self._segment.check_readable(self._offset)
@@ -337,7 +343,7 @@ class Subscription(WaitingReader):
     def _push(self, pieces: list[memoryview]) -> bool:
         """Send one frame; return whether it was the last."""
         size = sum(map(len, pieces))
-        flags = self._reads.outlet.send_data(self._request_id, self._segment, self._offset, pieces)
+        flags = self._reads.reply_writer.send_data(self._request_id, self._segment, self._offset, pieces)
         self._offset += size
         self._event_index = 0
         self._credit_bytes -= size
@@ -355,13 +361,13 @@ class Subscription(WaitingReader):
             self._fail(error)
             return
         finally:
-            self._reads.outlet.account.fetched(size_max)
+            self._reads.reply_writer.account.fetched(size_max)
         self._fetching = None
-        if self._reads.outlet.is_full:
+        if self._reads.reply_writer.is_full:
             return  # it is read again, from the cache, when the peer has taken what was sent
         if not pieces or not self._push(pieces):
             self.pump()
 
     def _fail(self, error: ServerError) -> None:
         self._reads.end(self._request_id)
-        self._reads.outlet.send_error(self._request_id, error)
+        self._reads.reply_writer.send_error(self._request_id, error)

@@ -193,12 +193,12 @@ async def test_a_request_that_was_under_way_is_not_answered_after_the_process_st
     async with await Peer.connect(first.server.address) as peer:
         info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
         ((connection,),) = [tuple(first.server._connections)]
-        outlet = connection._outlet
+        reply_writer = connection._reply_writer
         await second.start()
         await second.stored_more(b", two")
         # It wakes, and the first thing that it does is to answer: nothing has arrived that could be checked.
         first.clock.move(100.0)
-        outlet.send_error(1, LookupError("from old memory"))
+        reply_writer.send_error(1, LookupError("from old memory"))
         with pytest.raises((EOFError, ConnectionError)):
             await peer.receive()
         assert info.length == 3

@@ -5,7 +5,7 @@ from typing import Any
 
 from millrace.model.checksum import Buffer
 from millrace.server.errors import ObjectExistsError, ObjectNotFoundError
-from millrace.server.front.outlet import Outlet
+from millrace.server.front.reply_writer import ReplyWriter
 from millrace.server.object_store import ObjectStore
 from millrace.server.ownership import FoundManifest, ManifestOwnership, WorkerLease
 from millrace.server.ownership.claim import _Claiming
@@ -99,7 +99,7 @@ class _OneFolderRecovery(ObjectRecovery):
         self._conclude()
 
 
-class RepliesLate(Outlet):
+class RepliesLate(ReplyWriter):
     """Sends whatever a request has come to, also after another server may have taken over."""
 
     def __init__(self, session: ServerSession, *, may_be_superseded: Callable[[], bool], **options: Any) -> None:

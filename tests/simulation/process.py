@@ -23,7 +23,7 @@ from millrace.server.errors import (
     OwnerFencedError,
     StorageError,
 )
-from millrace.server.front.outlet import Outlet
+from millrace.server.front.reply_writer import ReplyWriter
 from millrace.server.host.metrics import Metrics
 from millrace.server.object_store import ObjectStoreOptions, RetryingStore, StoreMonitor
 from millrace.server.object_store.hedging import SAMPLES_MAX
@@ -33,7 +33,7 @@ from millrace.server.wal import Damage, LogOwner, ObjectWal, RecoveredBatch, Wal
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
-from tests.support.outlets import Connection, make_outlet
+from tests.support.reply_writers import Connection, make_reply_writer
 from tests.support.wal import append_run, payload_of
 
 from .history import History, Rule, Runs
@@ -126,7 +126,7 @@ class Process:
 
     Args:
         log_class: the real one, or a mutant.
-        claim, outlet_class: the real ones, or mutants.
+        claim, reply_writer_class: the real ones, or mutants.
         appends_s: the mean time between two of its appends.
         saves_s: the longest time between two of its checkpoints.
         heeds_lease: whether it acknowledges nothing once it knows that its lease has ended, or may have. A server does,
@@ -150,7 +150,7 @@ class Process:
         dice: Random,
         log_class: type[ObjectWal],
         claim: Claiming,
-        outlet_class: type[Outlet],
+        reply_writer_class: type[ReplyWriter],
         appends_s: float,
         saves_s: float,
         heeds_lease: bool,
@@ -167,7 +167,7 @@ class Process:
         self.dice = dice
         self.log_class = log_class
         self._claim = claim
-        self.outlet_class = outlet_class
+        self.reply_writer_class = reply_writer_class
         self.appends_s = appends_s
         self.saves_s = saves_s
         self.heeds_lease = heeds_lease
@@ -448,11 +448,11 @@ class _Start:
             if connection.is_aborted:
                 connection = Connection()
                 transport = ReplyTransport(self._replied)
-                outlet = make_outlet(
+                reply_writer = make_reply_writer(
                     self._clock,
                     METRICS,
                     connection,
-                    outlet_class=self._process.outlet_class,
+                    reply_writer_class=self._process.reply_writer_class,
                     may_be_superseded=lambda: self._ownership.is_lapsed,
                     transport=transport,
                 )
@@ -460,7 +460,7 @@ class _Start:
             if self._ownership.is_lapsed:
                 continue  # the connection takes no request then
             await self._clock.sleep(dice.choice([0.0, 0.3, 1.0, 2.0]))
-            outlet.send(b"%d" % max(self._batches, default=0))
+            reply_writer.send(b"%d" % max(self._batches, default=0))
 
     def _replied(self, frame: bytes) -> None:
         # A paused machine whose clocks all stood still cannot know that another server has taken over.

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from millrace.server.errors import ManifestDamagedError
-from millrace.server.front.outlet import Outlet
+from millrace.server.front.reply_writer import ReplyWriter
 from millrace.server.ownership import Manifest, claim_container, manifest_key
 from millrace.server.ownership.manifest import decode_manifest
 from millrace.server.wal import ObjectWal
@@ -52,13 +52,13 @@ def run_schedule(
     *,
     log_class: type[ObjectWal] = ObjectWal,
     claim: Claiming = claim_container,
-    outlet_class: type[Outlet] = Outlet,
+    reply_writer_class: type[ReplyWriter] = ReplyWriter,
 ) -> Outcome:
     """Run the schedule of a seed, and judge it."""
     loop = VirtualLoop()
     with _silence():
         try:
-            world = _World(loop, Random(seed), log_class, claim, outlet_class)
+            world = _World(loop, Random(seed), log_class, claim, reply_writer_class)
             try:
                 loop.run_until_complete(world.run())
             except Exception as error:  # noqa: BLE001  # of a mutant, or of the simulation: it is told with its seed
@@ -95,13 +95,13 @@ class _World:
         dice: Random,
         log_class: type[ObjectWal],
         claim: Claiming,
-        outlet_class: type[Outlet],
+        reply_writer_class: type[ReplyWriter],
     ) -> None:
         self._loop = loop
         self._dice = dice
         self._log_class = log_class
         self._claim = claim
-        self._outlet_class = outlet_class
+        self._reply_writer_class = reply_writer_class
         self.bucket = Bucket()
         self.history = History(loop)
         self._weather = Weather.drawn(dice)
@@ -174,7 +174,7 @@ class _World:
             dice=dice,
             log_class=self._log_class,
             claim=self._claim,
-            outlet_class=self._outlet_class,
+            reply_writer_class=self._reply_writer_class,
             heeds_lease=self._heeds_lease,
             appends_s=appends_s * idle_factor,
             saves_s=1.0 * idle_factor,

@@ -49,10 +49,10 @@ def test_a_claim_that_begins_anew_without_a_manifest_is_caught() -> None:
 
 
 @pytest.mark.slow
-def test_an_outlet_that_replies_from_old_memory_is_caught() -> None:
+def test_an_reply_writer_that_replies_from_old_memory_is_caught() -> None:
     """Behaviour 101: a request that was under way when its process was stopped is not answered after it wakes."""
     for seed in range(MUTANT_SEEDS_COUNT):
-        outcome = run_schedule(seed, outlet_class=RepliesLate)
+        outcome = run_schedule(seed, reply_writer_class=RepliesLate)
         if Rule.STALE in outcome.rules:
             return
     pytest.fail(f"{MUTANT_SEEDS_COUNT} schedules have no reply from old memory")

@@ -17,7 +17,7 @@ from millrace.wire.client_session import Piece
 from tests.support.clock import ManualClock
 
 
-class Asked(NamedTuple):
+class SubscribeCall(NamedTuple):
     """A subscription as it was asked for."""
 
     segment_id: int
@@ -32,7 +32,7 @@ class FakeConnection:
     def __init__(self) -> None:
         self.is_open = True
         self.on_lost: Callable[[MillraceError], None] | None = None
-        self.asked: list[Asked] = []
+        self.asked: list[SubscribeCall] = []
         self.grants: list[int] = []
         self.subscriber: Subscriber | None = None
         self.pings: list[asyncio.Future[Any]] = []
@@ -45,7 +45,7 @@ class FakeConnection:
     def subscribe(
         self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int, event_index: int = 0
     ) -> int:
-        self.asked.append(Asked(segment_id, offset, credit_bytes, event_index))
+        self.asked.append(SubscribeCall(segment_id, offset, credit_bytes, event_index))
         self.subscriber = subscriber
         return len(self.asked)
 

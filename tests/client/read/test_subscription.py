@@ -23,7 +23,7 @@ from millrace.client.read.subscription import (
 )
 from millrace.client.testing import TestServer
 from millrace.model.errors import ErrorFacts, MillraceError
-from tests.support.fake_connection import Asked, FakeServer
+from tests.support.fake_connection import FakeServer, SubscribeCall
 from tests.support.tables import table
 from tests.support.waiting import PATIENCE_S, at_once
 
@@ -151,7 +151,7 @@ async def test_bytes_come_in_order_and_are_granted_again_as_they_are_taken() -> 
     case = Case(offset=100)
     await case.stream()
     connection = case.server.connection
-    assert connection.asked == [Asked(7, 100, WINDOW_BYTES)]
+    assert connection.asked == [SubscribeCall(7, 100, WINDOW_BYTES)]
     connection.push(100, b"a" * 600)
     connection.push(700, b"b" * 50)
     connection.push(750, b"c" * 374)
@@ -190,7 +190,7 @@ async def test_a_lost_connection_is_resumed_after_the_last_byte_with_the_credit_
     case.server.connection.lose(ConnectionLostError("cut"))
     case.subscription.take()  # without a connection: part of the next subscription
     await case.settle()
-    assert case.server.connection.asked == [Asked(7, 1000, 34)]
+    assert case.server.connection.asked == [SubscribeCall(7, 1000, 34)]
     assert case.server.connection.credit_bytes == 34
     case.subscription.close()
 
@@ -215,7 +215,7 @@ async def test_a_push_from_another_offset_is_a_broken_protocol() -> None:
     assert not case.server.connection.is_open
     assert case.subscription.take() is None
     await case.settle()
-    assert case.server.connection.asked == [Asked(7, 0, WINDOW_BYTES)]
+    assert case.server.connection.asked == [SubscribeCall(7, 0, WINDOW_BYTES)]
     case.subscription.close()
 
 

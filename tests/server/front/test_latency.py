@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from millrace.model.address import Address
 from millrace.server.app import Server
-from millrace.server.front.latency import Asked, Latency
+from millrace.server.front.latency import Latency, RequestTimer
 from millrace.server.host.metrics import Histogram
 from millrace.wire import messages as m
 from tests.support.clock import ManualClock
@@ -54,8 +54,8 @@ async def test_each_append_counts_from_its_own_arrival() -> None:
 async def test_other_requests_are_apart_by_type() -> None:
     measured = Measured()
     await measured.clock.advance(5.0)
-    measured.latency.answered(Asked(1, "GET_STREAM", 4.9))
-    measured.latency.answered(Asked(2, "SEEK", 1.0))
+    measured.latency.answered(RequestTimer(1, "GET_STREAM", 4.9))
+    measured.latency.answered(RequestTimer(2, "SEEK", 1.0))
 
     assert measured.told("GET_STREAM") == (1, 1, 1, pytest.approx(0.1))
     assert measured.told("SEEK") == (0, 0, 1, pytest.approx(4.0))

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
-from millrace.server.front.proven import PROVEN_BY_WHAT_IS_LEFT
+from millrace.server.front.read_only_guard import ANSWERABLE_AFTER_LOSS
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.files import MemoryFileSystem
@@ -168,4 +168,4 @@ async def test_a_server_that_has_lost_nothing_answers_all_of_it() -> None:
 
 async def test_requests_of_these_kinds_are_no_decisions() -> None:
     """A request that decides something is refused where it decides; of these only one does."""
-    assert [cls for cls in PROVEN_BY_WHAT_IS_LEFT if not issubclass(cls, m.Query)] == [m.CreateStream]
+    assert [cls for cls in ANSWERABLE_AFTER_LOSS if not issubclass(cls, m.Query)] == [m.CreateStream]

@@ -1,13 +1,13 @@
-"""The outlet of a connection, with everything that it needs, and a transport of the caller."""
+"""The reply writer of a connection, with everything that it needs, and a transport of the caller."""
 
 import asyncio
 from collections.abc import Callable
 
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.latency import Latency
-from millrace.server.front.outlet import Outlet
 from millrace.server.front.reader_memory import ReaderMemory
 from millrace.server.front.replies import error_reply
+from millrace.server.front.reply_writer import ReplyWriter
 from millrace.server.front.request_memory import RequestMemory
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Metrics
@@ -38,16 +38,16 @@ class Connection:
         self.is_aborted = True
 
 
-def make_outlet(
+def make_reply_writer(
     clock: Clock,
     metrics: Metrics,
     connection: Connection,
     *,
-    outlet_class: type[Outlet] = Outlet,
+    reply_writer_class: type[ReplyWriter] = ReplyWriter,
     may_be_superseded: Callable[[], bool] = lambda: False,
     transport: asyncio.Transport | None = None,
-) -> Outlet:
-    """Return the outlet of a connection."""
+) -> ReplyWriter:
+    """Return the reply writer of a connection."""
     counters = FrontCounters()
     requests = RequestMemory(bytes_max=64 * MIB, counters=counters).account(connection)
     session = ServerSession(
@@ -60,7 +60,7 @@ def make_outlet(
         allowance=requests,
     )
     readers = ReaderMemory(bytes_max=16 * MIB, patience_s=5.0, clock=clock, counters=counters)
-    outlet = outlet_class(
+    reply_writer = reply_writer_class(
         session,
         clock=clock,
         counters=counters,
@@ -70,5 +70,5 @@ def make_outlet(
         may_be_superseded=may_be_superseded,
         abort=connection.abort,
     )
-    outlet.transport = transport
-    return outlet
+    reply_writer.transport = transport
+    return reply_writer

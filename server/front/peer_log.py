@@ -16,7 +16,7 @@ PEERS_COUNT_MAX: Final = 1000
 OTHER_PEERS: Final = "others"
 
 
-class Incidents:
+class PeerLog:
     """Writes the lines; belongs to one event loop."""
 
     def __init__(self, *, window_s: float = WINDOW_S) -> None:

@@ -15,12 +15,12 @@ from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
 
 from .flow_control import FlowControl, Reason
-from .latency import Asked
-from .outlet import Outlet
+from .latency import RequestTimer
+from .reply_writer import ReplyWriter
 
 
-class _DecidedReply(FollowingReply):
-    """One of them.
+class _UnsentReply(FollowingReply):
+    """A reply that waits until its decision is durable.
 
     Args:
         is_new: whether the request was decided now; else it was before.
@@ -29,10 +29,10 @@ class _DecidedReply(FollowingReply):
         held_bytes: of the memory for requests, until it is told.
     """
 
-    __slots__ = ("_error", "_frame", "_is_new", "_message", "_replies", "asked", "held_bytes")
+    __slots__ = ("_error", "_frame", "_is_new", "_message", "_replies", "held_bytes", "timer")
 
     def __init__(
-        self, replies: "DecidedReplies", message: m.Message, asked: Asked, *, is_new: bool, held_bytes: int
+        self, replies: "PendingReplies", message: m.Message, timer: RequestTimer, *, is_new: bool, held_bytes: int
     ) -> None:
         super().__init__(replies.owner)
         self._replies = replies
@@ -40,7 +40,7 @@ class _DecidedReply(FollowingReply):
         self._is_new = is_new
         self._frame = b""
         self._error: Exception | None = None
-        self.asked = asked
+        self.timer = timer
         self.held_bytes = held_bytes
 
     def settle(self, failure: LogFailedError | None = None) -> None:
@@ -53,7 +53,7 @@ class _DecidedReply(FollowingReply):
         """Encode it, unless that was done."""
         if not self._frame and self._error is None:
             try:
-                self._frame = encode(self._message, request_id=self.asked.request_id)
+                self._frame = encode(self._message, request_id=self.timer.request_id)
             except WireError as error:  # it is too large
                 self._error = error
 
@@ -63,7 +63,7 @@ class _DecidedReply(FollowingReply):
         return self._frame if self._error is None else self._error
 
 
-class DecidedReplies:
+class PendingReplies:
     """The replies that wait, and those to be told.
 
     Args:
@@ -71,28 +71,30 @@ class DecidedReplies:
         count_max: if as many wait, the connection is not read.
     """
 
-    def __init__(self, owner: Owner, in_flight: InFlight, *, outlet: Outlet, flow: FlowControl, count_max: int) -> None:
+    def __init__(
+        self, owner: Owner, in_flight: InFlight, *, reply_writer: ReplyWriter, flow: FlowControl, count_max: int
+    ) -> None:
         self.owner = owner
         self._in_flight = in_flight
-        self._outlet = outlet
+        self._reply_writer = reply_writer
         self._flow = flow
         self._count_max = count_max
         self._count = 0
-        self._unencoded: list[_DecidedReply] = []
-        self._settled: list[_DecidedReply] = []
+        self._unencoded: list[_UnsentReply] = []
+        self._settled: list[_UnsentReply] = []
 
     def __len__(self) -> int:
         """How many are not told yet."""
         return self._count
 
-    def add(self, message: m.Message, asked: Asked, *, is_new: bool, held_bytes: int) -> None:
+    def add(self, message: m.Message, timer: RequestTimer, *, is_new: bool, held_bytes: int) -> None:
         """Reply when what was submitted last is durable; called in the step that decided.
 
         Args:
             is_new: whether it was decided in that step; else it was before.
             held_bytes: of the memory for requests, to be given back when it is told.
         """
-        reply = _DecidedReply(self, message, asked, is_new=is_new, held_bytes=held_bytes)
+        reply = _UnsentReply(self, message, timer, is_new=is_new, held_bytes=held_bytes)
         self._count += 1
         if self._count >= self._count_max:
             self._flow.set(Reason.REPLIES, True)
@@ -103,7 +105,7 @@ class DecidedReplies:
         if self._settled:  # nothing was in flight
             self.owner.settle()
 
-    def settled(self, reply: _DecidedReply) -> None:
+    def settled(self, reply: _UnsentReply) -> None:
         """Note that a reply is to be told."""
         self._settled.append(reply)
 
@@ -113,13 +115,13 @@ class DecidedReplies:
             return
         settled, self._settled = self._settled, []
         for reply in settled:
-            self._outlet.requests.give(reply.held_bytes)
+            self._reply_writer.requests.give(reply.held_bytes)
             outcome = reply.outcome()
             if isinstance(outcome, bytes):
-                self._outlet.session.put(outcome)
+                self._reply_writer.session.put(outcome)
             else:
-                self._outlet.send_error(reply.asked.request_id, outcome)
-            self._outlet.latency.answered(reply.asked)
+                self._reply_writer.send_error(reply.timer.request_id, outcome)
+            self._reply_writer.latency.answered(reply.timer)
         self._count -= len(settled)
         self._flow.set(Reason.REPLIES, self._count >= self._count_max)
 

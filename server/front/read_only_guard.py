@@ -10,7 +10,7 @@ from typing import Final
 from millrace.server.container.loss import LogLoss
 from millrace.wire import messages as m
 
-PROVEN_BY_WHAT_IS_LEFT: Final = (
+ANSWERABLE_AFTER_LOSS: Final = (
     m.CreateStream,  # of one that is there; no other is created
     m.ExplainStream,
     m.GetIndex,
@@ -27,7 +27,7 @@ PROVEN_BY_WHAT_IS_LEFT: Final = (
 """Of the requests that `Handlers` carries out, those that are answered. Reads are, too."""
 
 
-def check_proven(message: m.Message, loss: LogLoss | None) -> None:
+def check_answerable(message: m.Message, loss: LogLoss | None) -> None:
     """Raise ContentLostError if content is lost that the answer to a request may rest on."""
-    if loss is not None and not isinstance(message, PROVEN_BY_WHAT_IS_LEFT):
+    if loss is not None and not isinstance(message, ANSWERABLE_AFTER_LOSS):
         raise loss.error()

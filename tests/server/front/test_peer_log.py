@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.front.incidents import PEERS_COUNT_MAX, Incidents
 from millrace.server.front.options import FrontOptions
+from millrace.server.front.peer_log import PEERS_COUNT_MAX, PeerLog
 from tests.support.protocol import Peer, hello
 from tests.support.servers import server_options
 from tests.support.waiting import until
@@ -22,31 +22,31 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.asyncio
 async def test_the_same_of_one_peer_is_counted_and_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """Behaviour 87: log lines per peer and kind are limited."""
-    incidents = Incidents(window_s=0.01)
+    peer_log = PeerLog(window_s=0.01)
     for number in range(1000):
-        incidents.log("protocol error", peer=f"10.0.0.1:{number}", address="10.0.0.1", detail=f"number {number}")
-    incidents.log("protocol error", peer="10.0.0.2:1", address="10.0.0.2")
-    incidents.log("authentication failed", peer="10.0.0.1:9", address="10.0.0.1")
-    await until(lambda: not incidents._suppressed)
+        peer_log.log("protocol error", peer=f"10.0.0.1:{number}", address="10.0.0.1", detail=f"number {number}")
+    peer_log.log("protocol error", peer="10.0.0.2:1", address="10.0.0.2")
+    peer_log.log("authentication failed", peer="10.0.0.1:9", address="10.0.0.1")
+    await until(lambda: not peer_log._suppressed)
     assert lines(caplog) == [
         "protocol error peer=10.0.0.1:0 detail=number 0",
         "protocol error peer=10.0.0.2:1",
         "authentication failed peer=10.0.0.1:9",
         "protocol error peer=10.0.0.1 suppressed=999",
     ]
-    incidents.log("protocol error", peer="10.0.0.1:5", address="10.0.0.1")
+    peer_log.log("protocol error", peer="10.0.0.1:5", address="10.0.0.1")
     assert lines(caplog)[4:] == ["protocol error peer=10.0.0.1:5"]
-    await until(lambda: not incidents._suppressed)
+    await until(lambda: not peer_log._suppressed)
     assert len(lines(caplog)) == 5
 
 
 @pytest.mark.asyncio
 async def test_however_many_peers_there_are(caplog: pytest.LogCaptureFixture) -> None:
-    incidents = Incidents(window_s=0.01)
+    peer_log = PeerLog(window_s=0.01)
     for number in range(5 * PEERS_COUNT_MAX):
-        incidents.log("protocol error", peer=f"{number}:1", address=str(number))
+        peer_log.log("protocol error", peer=f"{number}:1", address=str(number))
     assert len(lines(caplog)) == PEERS_COUNT_MAX + 1
-    await until(lambda: not incidents._suppressed)
+    await until(lambda: not peer_log._suppressed)
     assert lines(caplog)[-1] == f"protocol error peer=others suppressed={4 * PEERS_COUNT_MAX - 1}"
 
 

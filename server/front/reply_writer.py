@@ -20,7 +20,7 @@ NO_REPLY: Final = 0
 """In place of the id of a request that asked for no reply: the ids of clients begin at 1."""
 
 
-class Outlet:
+class ReplyWriter:
     """Sends frames over one connection; what is sent when it is closing, or closed, is dropped.
 
     Args:
