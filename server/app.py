@@ -42,6 +42,7 @@ from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.own_disk import DiskFailure, DiskWatch
 from millrace.server.host.supervisor import Supervisor
+from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.server.host.token_file import read_token
 from millrace.server.host.tokens import TokenGate
 
@@ -109,7 +110,7 @@ class Server:
     """A running server; use as an async context manager, or `start` and `stop`. Closes its storage at the end.
 
     Args:
-        files, storage, store, clock: in place of the real ones.
+        files, storage, store, clock, threads: in place of the real ones.
         on_standby: called with who serves, for people, while this one stands by.
     """
 
@@ -121,11 +122,13 @@ class Server:
         storage: ChunkStorage | None = None,
         store: ObjectStore | None = None,
         clock: Clock | None = None,
+        threads: Threads = SYSTEM_THREADS,
         on_standby: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._options = options = options.for_storage()
         self._files = files or OsFileSystem()
         self._clock = clock or SystemClock()
+        self._threads = threads
         self._metrics = Metrics()
         self._store_monitor = StoreMonitor(self._metrics, self._clock)
         self._history = History(
@@ -415,6 +418,7 @@ class Server:
             store=history.store,
             reserve=history.reserve,
             room=history.room,
+            threads=self._threads,
         )
         services = ContainerServices(await open_container(environment), options)
         self._services = services

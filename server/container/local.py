@@ -21,6 +21,7 @@ from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.room import DiskRoom
+from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.server.object_store import ObjectStore, Reserve
 from millrace.server.ownership import CopyRecord, FolderOwnership, NewestCopy, Ownership
 from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
@@ -69,6 +70,7 @@ async def local_environment(
     store: ObjectStore | None = None,
     reserve: Reserve | None = None,
     room: DiskRoom | None = None,
+    threads: Threads = SYSTEM_THREADS,
 ) -> ContainerEnvironment:
     """Return what a container in a folder of its own needs to start, under an epoch that was not used before.
 
@@ -81,6 +83,7 @@ async def local_environment(
         store: for the log, where the claim says that it is there.
         reserve: of that store, None if it has none.
         room: of the volume of the folder, of which the checkpoint gets a reserve; None if there is no bound.
+        threads: of a log in files.
 
     Raises:
         StorageError: tier 2 had to be asked for the epoch, and cannot be read.
@@ -108,7 +111,10 @@ async def local_environment(
     def make_log() -> Log:
         remote = ownership.log
         if remote is None:
-            return Wal(files, folder / LOG_FOLDER, wal_options, clock=clock, owner=owner, metrics=metrics, room=room)
+            return Wal(
+                files, folder / LOG_FOLDER, wal_options,
+                clock=clock, owner=owner, metrics=metrics, room=room, threads=threads,
+            )  # fmt: skip
         assert store is not None
         return ObjectWal(
             store,

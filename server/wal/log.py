@@ -13,6 +13,7 @@ from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.room import DiskRoom
+from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.server.host.wakeup import Wakeup
 from millrace.wire.append_run import KIND_CONTROL, AppendRun
 
@@ -52,6 +53,7 @@ class Wal:
         owner: LogOwner,
         metrics: Metrics | None = None,
         room: DiskRoom | None = None,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """Store the collaborators; no file is touched yet.
 
@@ -63,8 +65,10 @@ class Wal:
             owner: whose log it is; stored in each file, and checked when it is recovered.
             metrics: where to count.
             room: of the volume of the folder; None if the log may take all of it.
+            threads: where its two threads come from.
         """
         self._room = room or DiskRoom(files)
+        self._threads = threads
         self._files = files
         self._directory = directory
         self._options = options
@@ -250,10 +254,11 @@ class Wal:
         self._durable_sequence = point.sequence
         self._active_room_bytes = point.active.room_bytes
         self._writer = LogWriter(
-            point, self._pool, self._options, clock=self._clock, metrics=self._metrics, deliver=self._deliver
-        )
+            point, self._pool, self._options, clock=self._clock, metrics=self._metrics, deliver=self._deliver,
+            threads=self._threads,
+        )  # fmt: skip
         self._stopped = loop.create_future()
-        self._bell = Wakeup(blocking=False)
+        self._bell = self._threads.bell(blocking=False)
         loop.add_reader(self._bell.descriptor, self._on_bell)
         self._is_open = True
         self._pool.start()
@@ -298,8 +303,9 @@ class Wal:
 
     def _make_pool(self) -> FilePool:
         return FilePool(
-            self._files, self._directory, self._options, owner=self._owner, metrics=self._metrics, room=self._room
-        )
+            self._files, self._directory, self._options, owner=self._owner, metrics=self._metrics, room=self._room,
+            threads=self._threads,
+        )  # fmt: skip
 
     def _hand_over(self, writer: LogWriter) -> None:
         """Leave to the thread what was gathered, all at once."""

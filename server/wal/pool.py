@@ -11,9 +11,7 @@ A disk that is full shows here first, when a spare is prepared, long before an a
 """
 
 import logging
-import os
 import secrets
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from millrace.server.errors import LogClosedError, NoSpaceError
 from millrace.server.host.files import File, FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.room import DiskRoom
+from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.wire.limits import MIB
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
@@ -54,6 +53,7 @@ class FilePool:
         owner: LogOwner,
         metrics: Metrics,
         room: DiskRoom | None = None,
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """Store the collaborators; without `room`, the log may take all of the volume."""
         self._files = files
@@ -64,7 +64,8 @@ class FilePool:
         self._metrics = metrics
         # The last sequence written: files made from now on hold higher ones.
         self.sequence_floor = 0
-        self._changed = threading.Condition()
+        self._threads = threads
+        self._changed = threads.condition()
         # All below is guarded by `_changed`.
         self._ready: deque[LogFile] = deque()
         self._full: deque[LogFile] = deque()
@@ -132,7 +133,8 @@ class FilePool:
     def start(self) -> None:
         """Start the thread that prepares and recycles."""
         self._measure()
-        self._thread = threading.Thread(target=self._run, name="millrace-wal-files", daemon=True)
+        # The log thread goes first.
+        self._thread = self._threads.thread(self._run, name="millrace-wal-files", niceness=_NICENESS)
         self._thread.start()
 
     def take(self) -> LogFile:
@@ -192,9 +194,6 @@ class FilePool:
             close_file(file.file, file.path)
 
     def _run(self) -> None:
-        if sys.platform == "linux":
-            # Linux gives each thread a niceness of its own: the log thread goes first.
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while (work := self._wait_for_work()) is not None:
             problem = None
             try:

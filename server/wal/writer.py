@@ -15,7 +15,6 @@ sync would then succeed without them.
 """
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -23,7 +22,7 @@ from typing import Final, NamedTuple
 from millrace.server.errors import LogClosedError, LogFailedError
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Metrics
-from millrace.server.host.wakeup import Wakeup
+from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.wire.append_run import AppendRun
 
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, encode_batch
@@ -82,6 +81,7 @@ class LogWriter:
         clock: Clock,
         metrics: Metrics,
         deliver: Callable[[Durable | Stopped], None],
+        threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """Store the collaborators; `point` is where to resume."""
         self._active, self._newest, self._sequence, self._checksum = point
@@ -94,7 +94,7 @@ class LogWriter:
         self._taken_count = 0
         self._deliver = deliver
         self._queue: deque[AppendRun] = deque()
-        self._bell = Wakeup(blocking=True)
+        self._bell = threads.bell(blocking=True)
         # True from just before the thread checks the queue for the last time until it is rung.
         self._is_idle = False
         self._is_stopping = False
@@ -103,7 +103,7 @@ class LogWriter:
         self._failure: BaseException | None = None
         # When the write in flight began, on the monotonic clock; None when the disk is not being waited for.
         self.writing_since_s: float | None = None
-        self._thread = threading.Thread(target=self._run, name="millrace-wal", daemon=True)
+        self._thread = threads.thread(self._run, name="millrace-wal")
 
     def start(self) -> None:
         """Start the thread."""
