@@ -11,9 +11,9 @@ from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, Bl
 from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import Damage, RecoveredBatch, Recovery
 from millrace.server.wal.batch import decode_runs
+from millrace.server.wal.log_head import log_head_of
 from millrace.server.wal.log_objects import decode_log_object, parse_log_name
 from millrace.server.wal.logfile import log_file_name, log_file_number
-from millrace.server.wal.newest import newest_of
 from millrace.wire import messages as m
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.limits import FRAME_HEADER_SIZE_BYTES
@@ -111,7 +111,7 @@ def inspect_log_object(path: Path, *, with_hex: bool, limit: int) -> Report:
 def inspect_newest(path: Path) -> Report:
     """Return which log file is named as the newest, and what each slot of the small file that names it says."""
     data = path.read_bytes()
-    newest = newest_of(data)
+    newest = log_head_of(data)
     report = Report("name of the newest log file", str(path), facts={"size": len(data)})
     if newest.named is None:
         report.problems.append("no slot matches its checksum")

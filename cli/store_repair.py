@@ -10,7 +10,7 @@ from typing import Final
 
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.local import local_environment
-from millrace.server.container.loss import LogLoss
+from millrace.server.container.log_loss import LogLoss
 from millrace.server.container.repair import accept_loss
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.container_state import ContainerState

@@ -17,7 +17,7 @@ from millrace.server.container.checkpoint.checkpoint import Checkpoint
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.ids import scope_of
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
-from millrace.server.container.loss import LogLoss, LossFinder
+from millrace.server.container.log_loss import LogLoss, LossFinder
 from millrace.server.container.memtable import Extent
 from millrace.server.container.recovery import state_of, usable_copies
 from millrace.server.container.state.apply import apply_recovered
@@ -31,13 +31,13 @@ from millrace.server.settings import load_settings
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.wal import (
     Damage,
+    LogHead,
     LogOwner,
-    Newest,
     RecoveredBatch,
     Recovery,
     RecoveryReport,
     log_paths,
-    read_newest,
+    read_log_head,
 )
 from millrace.wire.errors import WireError
 
@@ -74,7 +74,7 @@ class Container:
     copy: CheckpointCopy | None = None
     state: ContainerState = field(init=False)
     report: RecoveryReport | None = None
-    newest: Newest = field(default_factory=lambda: Newest(()))
+    newest: LogHead = field(default_factory=lambda: LogHead(()))
     log_error: str = ""
     # False where only the object store was read.
     has_log: bool = True
@@ -262,7 +262,7 @@ def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> No
         _read_remote_log(found, manifest, capacity_bytes=capacity_bytes, on_bytes=on_bytes)
         return
     folder = found.folder
-    found.newest = read_newest(OsFileSystem(), found.log_folder)
+    found.newest = read_log_head(OsFileSystem(), found.log_folder)
     recovery = Recovery(OsFileSystem(), log_files(folder), owner=found.owner, newest=found.newest)
     gone_through: dict[str, int] = {}
     state = found.state

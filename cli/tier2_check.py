@@ -10,7 +10,7 @@ from typing import Final
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
-from millrace.server.container.loss import ACCEPTED_SOURCE
+from millrace.server.container.log_loss import ACCEPTED_SOURCE
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import (
     ChunkCorruptError,

@@ -36,11 +36,11 @@ from millrace.server.front.reader_memory import ReaderMemory
 from millrace.server.front.request_memory import RequestMemory
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.descriptors import descriptor_limit, raise_descriptor_limit
+from millrace.server.host.disk_health import DiskFailure, DiskHealth
 from millrace.server.host.files import FileSystem, OsFileSystem
 from millrace.server.host.listening import bind, listening, serve
 from millrace.server.host.memory import give_back_memory
 from millrace.server.host.metrics import Metrics
-from millrace.server.host.own_disk import DiskFailure, DiskWatch
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.server.host.token_file import read_token
@@ -163,7 +163,7 @@ class Server:
         # What is apart from the tasks of the container, which it ends and starts again.
         self._recovery = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
         self._recovering = False
-        self._reopening = DiskWatch(self._clock)
+        self._reopening = DiskHealth(self._clock)
         self._stopping = False
         self._on_standby = on_standby
         # Whether signals of the process are for this server.

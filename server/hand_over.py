@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from millrace.server.host.clock import Clock
-from millrace.server.host.own_disk import DiskFailure
+from millrace.server.host.disk_health import DiskFailure
 
 from .errors import OwnershipReleasedError, StorageError
 

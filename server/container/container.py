@@ -67,10 +67,10 @@ from .entity_cache import Pins
 from .event_times import EventTimeClamp, check_times
 from .in_flight import InFlight, PendingDecision
 from .loader import EntityLoader
-from .loss import LogLoss
+from .log_loss import LogLoss
 from .options import ContainerOptions
 from .segment_reads import SegmentReads
-from .waking import is_watched, wakes_somebody
+from .wakeup_filter import is_watched, wakes_somebody
 
 logger = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from heapq import merge
 from typing import Any, Final, Generic, TypeVar
 
 from .archive import Archive
+from .dirty_set import DirtySet
 from .idle_budget import IdleBudget
-from .unstored import Unstored
 
 Item = TypeVar("Item")
 
@@ -131,7 +131,7 @@ class EntityCache(Generic[Item]):
         # `add` and `renamed` tell; numbers are given once.
         self._absent: OrderedDict[int | str, None] = OrderedDict()
         # Numbers of what the archive has not as it is: changed if it is in memory, deleted if it is not.
-        self._dirty: Unstored[int] = Unstored()
+        self._dirty: DirtySet[int] = DirtySet()
 
     def __len__(self) -> int:
         return self._count

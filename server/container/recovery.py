@@ -1,7 +1,7 @@
 """Recovering the state of a container: the checkpoint, then what the log holds after it.
 
 Damaged batches of the log become damaged ranges of their segments, if these can be named, and are logged in any case.
-Every other known loss is reported as a `LogLoss` (`loss`).
+Every other known loss is reported as a `LogLoss` (`log_loss`).
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from millrace.wire.errors import WireError
 from .environment import ContainerEnvironment
 from .idle_budget import IDLE_BYTES_MAX
 from .ids import container_of, first_id, scope_of
-from .loss import LogLoss, LossFinder
+from .log_loss import LogLoss, LossFinder
 from .memtable import Extent
 
 logger = logging.getLogger(__name__)

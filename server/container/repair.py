@@ -45,7 +45,7 @@ from millrace.wire import messages as m
 
 from .entity_cache import EntityCache
 from .ids import CONTAINER_EPOCHS_COUNT
-from .loss import ACCEPTED_SOURCE, LogLoss
+from .log_loss import ACCEPTED_SOURCE, LogLoss
 from .running import OpenContainer
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from millrace.server.container.state.segment import Segment
 from millrace.server.errors import SegmentDamagedError, SegmentNotFoundError, StorageError
 
 from .catch_up_reader import CatchUpReader
-from .loss import LogLoss
+from .log_loss import LogLoss
 from .memtable import LinkedExtent
 
 

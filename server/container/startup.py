@@ -7,7 +7,7 @@
     5  serve      requests are taken
 
 If step 2 finds that content of the log is missing, 3 and 4 are left out: the container answers reads only, and its
-files stay as they are, until those that are missing are put back or their loss is accepted (see `loss`).
+files stay as they are, until those that are missing are put back or their loss is accepted (see `log_loss`).
 
 Any step may meet damage in the checkpoint: it is set aside then, and the steps are repeated with what is left, a few
 times at most. Any other error ends the start; nothing was changed that would make the next one harder.

@@ -1,4 +1,4 @@
-"""The log of what peers do wrong: one line per kind, peer and ten seconds.
+"""Rate-limited log of protocol errors and refused peers: one line per kind, peer and ten seconds.
 
 Any peer that can reach the port decides how often it happens, so each line is written once; the same of that peer is
 counted from then on, and told at the end of the ten seconds if there was any.

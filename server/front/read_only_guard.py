@@ -1,4 +1,4 @@
-"""What can be answered where the log has lost content: only what is proven by what is left of it.
+"""Read-only guard of a container whose log has lost content: only what the rest of the log proves is answered.
 
 What was appended and decided is told as far as it is left; more can only follow it. All else may have been changed by
 what is lost, and is refused: an attribute, a cursor, how far a writer is. So is the answer that something is not there
@@ -7,7 +7,7 @@ what is lost, and is refused: an attribute, a cursor, how far a writer is. So is
 
 from typing import Final
 
-from millrace.server.container.loss import LogLoss
+from millrace.server.container.log_loss import LogLoss
 from millrace.wire import messages as m
 
 ANSWERABLE_AFTER_LOSS: Final = (

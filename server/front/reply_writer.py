@@ -1,4 +1,4 @@
-"""What leaves one connection: replies, errors and data, straight into its transport."""
+"""Writes replies, errors and data of one connection straight into its transport."""
 
 import asyncio
 from collections.abc import Callable

@@ -29,7 +29,7 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 
-from .endings import abort_all_on
+from .aborts import abort_all_on
 from .stream_commands import StreamCommands
 
 POSITIONS_TOLD_COUNT_MAX: Final = 16

@@ -27,7 +27,7 @@ from millrace.server.errors import (
 from millrace.server.shares import has_room
 from millrace.wire import messages as m
 
-from .endings import abort_all_of
+from .aborts import abort_all_of
 
 
 class ProducerCommands:

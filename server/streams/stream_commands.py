@@ -28,6 +28,7 @@ from millrace.server.errors import (
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 
+from .aborts import abort_all_on
 from .cuts import (
     POSITIONS_PER_STREAM_COUNT_MAX,
     check_borders,
@@ -37,7 +38,6 @@ from .cuts import (
     check_room_beside,
     check_room_for_cuts,
 )
-from .endings import abort_all_on
 from .part_count import check_part_count
 from .resizing import resize
 from .truncation import truncate_at

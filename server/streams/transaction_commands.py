@@ -36,11 +36,11 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 
+from .aborts import end_transactions
 from .commits import admit_commit, chosen_parts, plan_transaction
 from .cursor_moves import are_moving, check_none, check_places, plan_moves
-from .endings import end_transactions
-from .new_parts import has_parts, part_records
 from .options import TransactionsOptions
+from .part_validation import has_parts, part_records
 from .producer_commands import ProducerCommands, check_producer
 from .stream_commands import StreamCommands
 from .transaction_answers import TransactionAnswers, commit_reply, step_reply

@@ -25,7 +25,7 @@ from millrace.server.host.clock import Clock
 from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
 
-from .endings import ENDED_COUNT_MAX, end_transactions
+from .aborts import ENDED_COUNT_MAX, end_transactions
 from .options import TransactionsOptions
 from .unused_producers import UnusedProducers
 

@@ -15,8 +15,8 @@ from millrace.server.errors import InvalidArgumentError, TransactionsFullError
 from millrace.server.shares import has_room
 from millrace.wire import messages as m
 
-from .new_parts import check_new_parts
 from .options import TransactionsOptions
+from .part_validation import check_new_parts
 
 STREAMS_COUNT_MAX: Final = 100
 """Of one transaction."""
@@ -76,7 +76,7 @@ class TransactionLimits:
         """Raise unless a transaction, and all that are open, may have these parts more.
 
         Raises:
-            InvalidArgumentError: the transaction may not; see `new_parts`.
+            InvalidArgumentError: the transaction may not; see `part_validation`.
             TransactionsFullError: all together may not.
         """
         check_new_parts(transaction, branch, parts.values(), subject=transaction.subject)

@@ -3,8 +3,8 @@
 from .fitting import TIER2_BYTES_MIN, needed_bytes
 from .log import Wal
 from .log_end import Ending
+from .log_head import NEWEST_NAME, LogHead, read_log_head
 from .log_objects import LOG_PREFIX, decode_log_object, is_fence_size, parse_log_name
-from .newest import NEWEST_NAME, Newest, read_newest
 from .object_recovery import ObjectRecovery
 from .object_wal import ObjectWal, ObjectWalStatistics
 from .options import WalOptions
@@ -21,9 +21,9 @@ __all__ = [
     "Damage",
     "Ending",
     "Log",
+    "LogHead",
     "LogOwner",
     "LogStatistics",
-    "Newest",
     "ObjectRecovery",
     "ObjectWal",
     "ObjectWalStatistics",
@@ -37,5 +37,5 @@ __all__ = [
     "log_paths",
     "needed_bytes",
     "parse_log_name",
-    "read_newest",
+    "read_log_head",
 ]

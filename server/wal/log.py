@@ -19,8 +19,8 @@ from millrace.wire.append_run import KIND_CONTROL, AppendRun
 
 from .batch import BATCH_HEADER_SIZE_BYTES, BATCH_OVERHEAD_BYTES, RUN_ENTRY_SIZE_BYTES
 from .fitting import fitted
-from .lone import LonePolicy
-from .newest import read_newest
+from .inline_sync import InlineSyncPolicy
+from .log_head import read_log_head
 from .options import WalOptions
 from .pool import FilePool
 from .protocol import LogStatistics, OnDurable, OnFailure
@@ -86,7 +86,7 @@ class Wal:
         self._is_lone = False
         # How many runs the last turn had that gathered them to its end.
         self._turn_count = 0
-        self._lone_policy = LonePolicy()
+        self._inline_sync = InlineSyncPolicy()
         # These are there from `start` on.
         self._loop: asyncio.AbstractEventLoop
         self._bell: Wakeup
@@ -116,7 +116,7 @@ class Wal:
             self._files,
             log_paths(self._files, self._directory),
             owner=self._owner,
-            newest=read_newest(self._files, self._directory),
+            newest=read_log_head(self._files, self._directory),
         )
         yield from recovery.batches(from_sequence, accepted=accepted)
         self._metrics.wal_damages_total.increase(by=len(recovery.report.damages))
@@ -187,7 +187,7 @@ class Wal:
         is_lone = (
             not self._promised_bytes
             and size <= self._options.lone_size_bytes_max
-            and self._lone_policy.allows(self._clock.monotonic_s())
+            and self._inline_sync.allows(self._clock.monotonic_s())
         )
         self._queued_bytes += size
         self._promised_bytes += cost
@@ -206,7 +206,7 @@ class Wal:
 
     def share_loop(self) -> None:
         """Write the next batch without holding up the loop, see `Log`."""
-        self._lone_policy.share()
+        self._inline_sync.share()
 
     def recycle(self, sequence: int) -> None:
         """Say that batches up to that sequence are no longer needed: whole files of them are used again."""
@@ -320,7 +320,7 @@ class Wal:
         is_lone = (
             self._is_lone
             and self._queued_bytes <= self._options.lone_size_bytes_max
-            and self._lone_policy.allows(self._clock.monotonic_s())
+            and self._inline_sync.allows(self._clock.monotonic_s())
         )
         if not is_lone:
             self._hand_over(writer)
@@ -377,7 +377,7 @@ class Wal:
         self._written_bytes += batch.size
         is_alone = count in {1, self._turn_count}
         self._turn_count = 0
-        self._lone_policy.wrote(is_alone=is_alone, duration_s=batch.duration_s, now_s=self._clock.monotonic_s())
+        self._inline_sync.wrote(is_alone=is_alone, duration_s=batch.duration_s, now_s=self._clock.monotonic_s())
         if batch.runs:
             self._on_durable(batch.runs, batch.sequence, batch.wall_time_us)
 

@@ -18,7 +18,7 @@ one that its successor stores is an old one, at a place where a write was lost.
 The last batch may never have been synced, although it can be read: `Recovery.last` says where it is, so that it can be
 written and synced again before any request is answered from its content.
 
-Files that are gone from the end leave no gap; `missing` finds them by the name of the newest one.
+Files that are gone from the end leave no gap; `missing_files` finds them by the name of the newest one.
 
 A loss that an operator has accepted is none any more: of damage up to the sequence, and in files up to the number, that
 were accepted nothing is said. Above them the log continues in a file that was not used before.
@@ -34,9 +34,9 @@ from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES, LOG_FILE_VERSI
 
 from .batch import Batch, FileHeader, decode_batch, decode_damaged_batch, decode_file_header, decode_runs, salvage_runs
 from .log_end import Ending, classify_end, find_batch, is_batch_of
+from .log_head import LogHead
 from .logfile import log_file_number
-from .missing import find_missing, missing_between
-from .newest import Newest
+from .missing_files import find_missing, missing_between
 from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, FoundFile, LogOwner, RecoveredBatch, RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Recovery:
     """
 
     def __init__(
-        self, files: FileSystem, paths: Sequence[Path], *, owner: LogOwner | None, newest: Newest | None = None
+        self, files: FileSystem, paths: Sequence[Path], *, owner: LogOwner | None, newest: LogHead | None = None
     ) -> None:
         """Take the files of one log, or some of them.
 

@@ -9,7 +9,7 @@ Three things are put right before anything new is written:
 - A file with damage in it is not written any more. The log continues in the next one. So it does after a loss that was
   accepted, for its numbers jump there.
 
-At last the file to be written is named as the newest one (see `newest`), unless it was before.
+At last the file to be written is named as the newest one (see `log_head`), unless it was before.
 """
 
 import logging
@@ -20,8 +20,8 @@ from millrace.server.host.files import FileSystem
 from millrace.wire.schema.log import LOG_FILE_HEADER_BLOCK_BYTES
 
 from .batch import Batch
+from .log_head import FileUse, open_log_head
 from .logfile import DAMAGED_SUFFIX, PREPARING_SUFFIX, LogFile, close_file
-from .newest import FileUse, open_newest
 from .options import WalOptions
 from .pool import FilePool, fill_zeros
 from .recovery import Recovery
@@ -76,7 +76,7 @@ def resume(
         files.sync_directory(directory)
         active = pool.take_over(opened, needed=needed, next_number=recovery.next_number, continues=continues)
         opened.append(active)
-        newest = open_newest(files, directory, FileUse(active.number, active.salt))
+        newest = open_log_head(files, directory, FileUse(active.number, active.salt))
     except BaseException:
         for file in opened:
             close_file(file.file, file.path)

@@ -26,8 +26,8 @@ from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.wire.append_run import AppendRun
 
 from .batch import BATCH_HEADER_SIZE_BYTES, RUN_ENTRY_SIZE_BYTES, encode_batch
+from .log_head import NEWEST_NAME, FileUse, LogHeadFile
 from .logfile import LogFile, close_file
-from .newest import NEWEST_NAME, FileUse, NewestFile
 from .options import WalOptions
 from .pool import FilePool
 
@@ -60,7 +60,7 @@ class ResumptionPoint(NamedTuple):
     """Where the writer resumes: in which file, after which batch, and what names that file."""
 
     active: LogFile
-    newest: NewestFile
+    newest: LogHeadFile
     sequence: int
     previous_checksum: int
 

@@ -16,7 +16,7 @@ from millrace.cli.verification import verify_folder
 from millrace.server.app import Server
 from millrace.server.errors import FolderVersionError
 from millrace.server.host.files import OsFileSystem
-from millrace.server.wal import read_newest
+from millrace.server.wal import read_log_head
 from millrace.wire import messages as m
 from tests.server.tier2.chunks import forged
 from tests.support.protocol import Peer
@@ -200,7 +200,7 @@ def test_log_files_that_changed_places_are_told(folder: Path) -> None:
 @pytest.mark.parametrize("is_newest", [False, True], ids=["in the middle", "newest"])
 def test_a_deleted_log_file_is_told(folder: Path, is_newest: bool) -> None:
     """Behaviours 81 and 82."""
-    named = read_newest(OsFileSystem(), folder / "containers/0000/wal").named
+    named = read_log_head(OsFileSystem(), folder / "containers/0000/wal").named
     assert named is not None
     path = logs(folder)[named.number - 1 if is_newest else 1]
     path.unlink()

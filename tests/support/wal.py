@@ -17,11 +17,11 @@ from millrace.server.wal import (
     Wal,
     WalOptions,
     log_paths,
-    read_newest,
+    read_log_head,
 )
 from millrace.server.wal.batch import FileHeader, encode_batch, encode_file_header
+from millrace.server.wal.log_head import FileUse, open_log_head
 from millrace.server.wal.logfile import log_file_name
-from millrace.server.wal.newest import FileUse, open_newest
 from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.framing import encode_append_header, encode_body
 from millrace.wire.limits import KIB
@@ -217,12 +217,12 @@ def build_log(
         if batches or newest is None:
             newest = FileUse(number, salt)
     assert newest is not None
-    open_newest(files, FOLDER, newest).close()
+    open_log_head(files, FOLDER, newest).close()
     files.sync_directory(FOLDER)
     return placed
 
 
 def recover(files: FileSystem, from_sequence: int = 0) -> tuple[list[RecoveredBatch | Damage], Recovery]:
     """Read the log back without touching it."""
-    recovery = Recovery(files, log_paths(files, FOLDER), owner=OWNER, newest=read_newest(files, FOLDER))
+    recovery = Recovery(files, log_paths(files, FOLDER), owner=OWNER, newest=read_log_head(files, FOLDER))
     return list(recovery.batches(from_sequence)), recovery

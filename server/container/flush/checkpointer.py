@@ -28,7 +28,7 @@ from millrace.server.errors import (
     ShuttingDownError,
     StorageError,
 )
-from millrace.server.host.own_disk import DiskFailure, DiskWatch
+from millrace.server.host.disk_health import DiskFailure, DiskHealth
 from millrace.server.host.supervisor import mark_seen
 from millrace.server.ownership import CopyRecord, Ownership
 from millrace.server.tier2 import ChunkStorage
@@ -89,7 +89,7 @@ class Checkpointer:
         # The copies that a start may use need the log from here on; from its beginning if none was made here.
         self.copy_replay_from = 1
         self.begun_s = self.copy_begun_s = self._clock.monotonic_s()
-        self._saves, self._copies = DiskWatch(self._clock), DiskWatch(self._clock)
+        self._saves, self._copies = DiskHealth(self._clock), DiskHealth(self._clock)
         self.copy_size_bytes = 0
 
     @property

@@ -27,7 +27,7 @@ from typing import Any, Final
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ChunkExistsError, NoSpaceError, ServerError, StorageError
-from millrace.server.host.own_disk import DiskFailure
+from millrace.server.host.disk_health import DiskFailure
 from millrace.server.tier2 import ChunkStorage
 
 from .backoff import RETRY_S, Backoff

@@ -16,10 +16,10 @@ from typing import Any, Final
 from millrace.model.event_times import EventTimeBounds
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.server.container.archive import Archive
+from millrace.server.container.dirty_set import DirtySet
 from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.unstored import Unstored
 from millrace.server.tier2 import ChunkRecord
 from millrace.server.wal import AcceptedLoss
 from millrace.wire import messages as m
@@ -154,10 +154,10 @@ class ContainerState:
         self.uptime_us = stored.uptime_us
         self.clock_history = stored.clock_history
         # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
-        self.touched: dict[str, Unstored[tuple[int, Any]]] = {detail: Unstored() for detail in TOUCHED_DETAILS}
+        self.touched: dict[str, DirtySet[tuple[int, Any]]] = {detail: DirtySet() for detail in TOUCHED_DETAILS}
         # Writers whose progress is forgotten in every segment, and streams on which that of every writer is.
-        self.forgotten_writers: Unstored[int] = Unstored()
-        self.forgotten_streams: Unstored[int] = Unstored()
+        self.forgotten_writers: DirtySet[int] = DirtySet()
+        self.forgotten_streams: DirtySet[int] = DirtySet()
         # Of the last batch of the log that is applied, and when it was written.
         self.sequence = 0
         self.wall_time_us = stored.wall_time_us

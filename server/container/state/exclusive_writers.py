@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from millrace.model.exclusive_writer import ExclusiveWriter
-from millrace.server.container.unstored import Unstored
+from millrace.server.container.dirty_set import DirtySet
 
 EXCLUSIVE_WRITERS_COUNT_MAX: Final = 65_536
 """Streams of one container that may have an exclusive writer; each takes about 400 bytes of memory."""
@@ -33,7 +33,7 @@ class ExclusiveWriters:
     def __init__(self, stored: Mapping[int, ExclusiveWriter]) -> None:
         self.durable = dict(stored)
         self.admitted = dict(stored)
-        self.unstored: Unstored[int] = Unstored()
+        self.unstored: DirtySet[int] = DirtySet()
 
     def admit_as_durable(self) -> None:
         """Let the admitted view be the durable one: nothing is queued."""

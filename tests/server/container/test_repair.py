@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.container.loss import ACCEPTED_SOURCE
+from millrace.server.container.log_loss import ACCEPTED_SOURCE
 from millrace.server.container.repair import accept_loss
 from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.garbage import DeleteAfter

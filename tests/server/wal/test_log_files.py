@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from millrace.server.errors import NoSpaceError
-from millrace.server.wal import NEWEST_NAME, Ending, WalOptions, read_newest
+from millrace.server.wal import NEWEST_NAME, Ending, WalOptions, read_log_head
 from millrace.server.wal.batch import decode_file_header
+from millrace.server.wal.log_head import FileUse, open_log_head
 from millrace.server.wal.logfile import log_file_name
-from millrace.server.wal.newest import FileUse, open_newest
 from millrace.wire.limits import KIB
 from millrace.wire.schema.newest import NEWEST_SLOT_SIZE_BYTES
 from tests.support.files import MemoryFileSystem
@@ -225,7 +225,7 @@ async def test_the_loss_of_the_newest_file_is_told_until_the_log_is_past_it(file
     log = await open_log(files)
     for _ in range(4):
         await log.append(bytes(3000))
-    assert read_newest(files, FOLDER).named in [FileUse(3, salt_of(files, 3)), FileUse(4, salt_of(files, 4))]
+    assert read_log_head(files, FOLDER).named in [FileUse(3, salt_of(files, 3)), FileUse(4, salt_of(files, 4))]
     await log.wal.close()
     again = await open_and_close(files)
 
@@ -253,7 +253,7 @@ async def test_a_log_from_before_its_newest_file_was_named_is_told_once(files: M
 
 async def test_a_spare_that_is_named_outlives_a_change_of_the_file_size(files: MemoryFileSystem) -> None:
     build_log(files, [[append_run(7, 0, b"first")]], [], [])
-    open_newest(files, FOLDER, FileUse(2, salt_of(files, 2))).close()
+    open_log_head(files, FOLDER, FileUse(2, salt_of(files, 2))).close()
     larger = replace(SMALL, file_size_bytes=64 * KIB)
     for _ in range(2):
         log = await open_log(files, larger)

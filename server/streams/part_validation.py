@@ -1,4 +1,4 @@
-"""The parts that a transaction is to be given: what its record says of them, and that it may have them."""
+"""Validation of new parts of a transaction, and the records that add them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final

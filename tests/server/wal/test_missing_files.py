@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from millrace.server.wal import Ending
-from millrace.server.wal.newest import FileUse, open_newest
+from millrace.server.wal.log_head import FileUse, open_log_head
 from tests.server.wal.laid_logs import FIRST, PATH_OF_NAME, SECOND, THIRD, batches, overwrite, read, sequences
 from tests.support.files import MemoryFileSystem
 from tests.support.wal import FOLDER, build_log, recover
@@ -59,7 +59,7 @@ def test_another_use_of_the_newest_file_is_not_taken_for_it(files: MemoryFileSys
     """Behaviours 42 and 82: an older image of the file, whole in itself."""
     build_log(files, batches(2), batches(3, start=2))
     files.remove(PATH_OF_NAME)
-    open_newest(files, FOLDER, FileUse(2, 0x77)).close()
+    open_log_head(files, FOLDER, FileUse(2, 0x77)).close()
 
     found, damages, report = read(files)
 
@@ -78,7 +78,7 @@ def test_damage_to_the_name_of_the_newest_file_costs_nothing(files: MemoryFileSy
         files.remove(PATH_OF_NAME)
     elif damage == "older":
         files.remove(PATH_OF_NAME)
-        open_newest(files, FOLDER, FileUse(1, 0x1001)).close()
+        open_log_head(files, FOLDER, FileUse(1, 0x1001)).close()
     else:
         files.replace_content(PATH_OF_NAME, b"" if damage == "empty" else b"x" * 8192)
 
@@ -99,7 +99,7 @@ def test_a_log_that_is_new_need_not_have_named_its_file_yet(files: MemoryFileSys
 
 def test_a_newest_file_without_batches_is_what_a_crash_leaves(files: MemoryFileSystem) -> None:
     build_log(files, batches(2), [], [])
-    open_newest(files, FOLDER, FileUse(2, 0x1002)).close()
+    open_log_head(files, FOLDER, FileUse(2, 0x1002)).close()
 
     found, damages, report = read(files)
 

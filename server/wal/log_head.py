@@ -33,7 +33,7 @@ class FileUse(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class LogHead:
     """What the small file says."""
 
     # What each slot names, None where that cannot be read or was never written; empty if there is no file.
@@ -45,7 +45,7 @@ class Newest:
         return max(filter(None, self.slots), default=None)
 
 
-class NewestFile:
+class LogHeadFile:
     """The small file, open for as long as its log is. Blocking; for one thread at a time."""
 
     def __init__(self, file: File) -> None:
@@ -76,7 +76,7 @@ class NewestFile:
         self._newest = _read(self._file)
 
 
-def open_newest(files: FileSystem, directory: Path, use: FileUse) -> NewestFile:
+def open_log_head(files: FileSystem, directory: Path, use: FileUse) -> LogHeadFile:
     """Open the small file of the log in a folder, or make it, and name a log file in it. Blocks.
 
     Raises:
@@ -92,7 +92,7 @@ def open_newest(files: FileSystem, directory: Path, use: FileUse) -> NewestFile:
         files.sync_directory(directory)
     file = files.open(path)
     try:
-        newest = NewestFile(file)
+        newest = LogHeadFile(file)
         newest.name(use)
     except BaseException:
         file.close()
@@ -100,11 +100,11 @@ def open_newest(files: FileSystem, directory: Path, use: FileUse) -> NewestFile:
     return newest
 
 
-def read_newest(files: FileSystem, directory: Path) -> Newest:
+def read_log_head(files: FileSystem, directory: Path) -> LogHead:
     """Return what the small file of the log in a folder says. Blocks."""
     path = directory / NEWEST_NAME
     if not files.exists(path):
-        return Newest(())
+        return LogHead(())
     with closing(files.open(path, read_only=True)) as file:
         return _read(file)
 
@@ -124,10 +124,10 @@ def decode_slot(slot: bytes) -> FileUse | None:
     return FileUse(number, salt) if crc32c(slot[:NEWEST_CHECKSUM_END]) == checksum else None
 
 
-def newest_of(data: bytes) -> Newest:
+def log_head_of(data: bytes) -> LogHead:
     """Return what the content of the small file says."""
-    return Newest((decode_slot(data[:NEWEST_SLOT_SIZE_BYTES]), decode_slot(data[NEWEST_SLOT_SIZE_BYTES:])))
+    return LogHead((decode_slot(data[:NEWEST_SLOT_SIZE_BYTES]), decode_slot(data[NEWEST_SLOT_SIZE_BYTES:])))
 
 
-def _read(file: File) -> Newest:
-    return newest_of(file.pread(2 * NEWEST_SLOT_SIZE_BYTES, 0))
+def _read(file: File) -> LogHead:
+    return log_head_of(file.pread(2 * NEWEST_SLOT_SIZE_BYTES, 0))

@@ -1,4 +1,4 @@
-"""What the disk of this machine refuses, and since when.
+"""Health of the local disk: whether it fails, and since when.
 
 A server whose log is in an object store can be replaced by one on another machine. So it has to tell trouble of its own
 disk, which the other one does not have, from trouble of the store, which both have.
@@ -38,7 +38,7 @@ class DiskFailure:
     error: str
 
 
-class DiskWatch:
+class DiskHealth:
     """Notes whether something that needs the disk of this machine succeeds. Belongs to one event loop.
 
     Attributes:

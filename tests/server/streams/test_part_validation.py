@@ -6,7 +6,7 @@ from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.transaction import TransactionPart
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import InvalidArgumentError
-from millrace.server.streams.new_parts import BRANCHES_COUNT_MAX, PARTS_COUNT_MAX, check_new_parts, part_records
+from millrace.server.streams.part_validation import BRANCHES_COUNT_MAX, PARTS_COUNT_MAX, check_new_parts, part_records
 from millrace.wire import messages as m
 
 STREAM_ID = 5

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from millrace.model.checksum import crc32c
 from millrace.server.errors import LogClosedError, NoSpaceError
 from millrace.server.wal.batch import decode_file_header
-from millrace.server.wal.logfile import log_file_name
-from millrace.server.wal.newest import (
+from millrace.server.wal.log_head import (
     NEWEST_NAME,
     FileUse,
-    Newest,
+    LogHead,
     decode_slot,
     encode_slot,
-    newest_of,
-    open_newest,
-    read_newest,
+    log_head_of,
+    open_log_head,
+    read_log_head,
 )
+from millrace.server.wal.logfile import log_file_name
 from millrace.wire.schema import newest as schema
 from millrace.wire.schema.newest import NEWEST_SLOT_SIZE_BYTES, NewestSlot
 from tests.support.files import MemoryFile, MemoryFileSystem
@@ -48,7 +48,7 @@ def files() -> MemoryFileSystem:
 def name(files: MemoryFileSystem, *numbers: int) -> None:
     """Name log files one after the other; their salts are 100 times their numbers."""
     for number in numbers:
-        open_newest(files, FOLDER, FileUse(number, 100 * number)).close()
+        open_log_head(files, FOLDER, FileUse(number, 100 * number)).close()
 
 
 def test_the_example_in_the_format_is_what_it_says() -> None:
@@ -84,19 +84,19 @@ def test_a_slot_is_what_the_declaration_builds(number: int, salt: int) -> None:
 
 @given(st.binary(max_size=2 * USED_BYTES))
 def test_bytes_of_something_else_name_nothing(data: bytes) -> None:
-    assert newest_of(data) == Newest((None, None))
+    assert log_head_of(data) == LogHead((None, None))
 
 
 def test_where_there_is_no_file_there_are_no_slots(files: MemoryFileSystem) -> None:
-    assert read_newest(files, FOLDER) == Newest(())
-    assert read_newest(files, FOLDER).named is None
+    assert read_log_head(files, FOLDER) == LogHead(())
+    assert read_log_head(files, FOLDER).named is None
 
 
 def test_the_slots_are_used_in_turn(files: MemoryFileSystem) -> None:
     name(files, 4, 6, 8)
 
-    assert read_newest(files, FOLDER) == Newest((FileUse(8, 800), FileUse(6, 600)))
-    assert read_newest(files, FOLDER).named == FileUse(8, 800)
+    assert read_log_head(files, FOLDER) == LogHead((FileUse(8, 800), FileUse(6, 600)))
+    assert read_log_head(files, FOLDER).named == FileUse(8, 800)
 
 
 def test_an_older_file_or_the_same_is_not_named_again(files: MemoryFileSystem) -> None:
@@ -105,26 +105,26 @@ def test_an_older_file_or_the_same_is_not_named_again(files: MemoryFileSystem) -
 
     name(files, 4, 3)
 
-    assert read_newest(files, FOLDER).named == FileUse(4, 400)
+    assert read_log_head(files, FOLDER).named == FileUse(4, 400)
     assert files.content(PATH) == before
 
 
 def test_what_is_read_is_durable_when_the_file_was_opened(files: MemoryFileSystem) -> None:
     """Behaviour 43: after a failed sync the system shows what is not on the disk, and must not be believed."""
     name(files, 4)
-    newest = open_newest(files, FOLDER, FileUse(4, 400))
+    newest = open_log_head(files, FOLDER, FileUse(4, 400))
     files.fail_syncs()
     with pytest.raises(OSError, match="Input/output error"):
         newest.name(FileUse(5, 500))
     newest.close()
-    assert read_newest(files, FOLDER).named == FileUse(5, 500)
+    assert read_log_head(files, FOLDER).named == FileUse(5, 500)
 
     name(files, 5)
 
     for seed in range(8):
         after = files.copy()
         after.crash(seed)
-        assert read_newest(after, FOLDER).named == FileUse(5, 500)
+        assert read_log_head(after, FOLDER).named == FileUse(5, 500)
 
 
 @given(bit=st.integers(0, 8 * USED_BYTES - 1), is_newest=st.booleans())
@@ -133,21 +133,21 @@ def test_of_a_damaged_slot_the_other_one_counts(bit: int, is_newest: bool) -> No
     name(files, 4, 5)
     files.flip_bit(PATH, bit + 8 * NEWEST_SLOT_SIZE_BYTES * is_newest)
 
-    assert read_newest(files, FOLDER).named == (FileUse(4, 400) if is_newest else FileUse(5, 500))
+    assert read_log_head(files, FOLDER).named == (FileUse(4, 400) if is_newest else FileUse(5, 500))
 
     name(files, 6)
     kept = (FileUse(4, 400), FileUse(6, 600)) if is_newest else (FileUse(6, 600), FileUse(5, 500))
-    assert read_newest(files, FOLDER) == Newest(kept)
+    assert read_log_head(files, FOLDER) == LogHead(kept)
 
 
 def test_where_both_slots_are_damaged_nothing_is_named_until_the_next_is(files: MemoryFileSystem) -> None:
     name(files, 4, 5)
     files.replace_content(PATH, bytes(2 * NEWEST_SLOT_SIZE_BYTES))
-    assert read_newest(files, FOLDER) == Newest((None, None))
+    assert read_log_head(files, FOLDER) == LogHead((None, None))
 
     name(files, 5)
 
-    assert read_newest(files, FOLDER).named == FileUse(5, 500)
+    assert read_log_head(files, FOLDER).named == FileUse(5, 500)
 
 
 @pytest.mark.parametrize("size", [0, 27, 28, NEWEST_SLOT_SIZE_BYTES, NEWEST_SLOT_SIZE_BYTES + 27])
@@ -155,24 +155,24 @@ def test_a_file_that_was_cut_is_read_and_written(files: MemoryFileSystem, size: 
     name(files, 4, 5)
     files.replace_content(PATH, files.content(PATH)[:size])
 
-    assert read_newest(files, FOLDER).named == (FileUse(4, 400) if size >= USED_BYTES else None)
+    assert read_log_head(files, FOLDER).named == (FileUse(4, 400) if size >= USED_BYTES else None)
 
     name(files, 6)
-    assert read_newest(files, FOLDER).named == FileUse(6, 600)
+    assert read_log_head(files, FOLDER).named == FileUse(6, 600)
 
 
 @given(count=st.integers(1, 5), seed=st.integers(0, 2**32 - 1))
 def test_what_was_named_outlives_a_power_loss_in_the_next_write(count: int, seed: int) -> None:
     files = made()
     name(files, *range(1, count + 1))
-    newest = open_newest(files, FOLDER, FileUse(count, 0))
+    newest = open_log_head(files, FOLDER, FileUse(count, 0))
     files.fail_syncs()
 
     with pytest.raises(OSError, match="Input/output error"):
         newest.name(FileUse(count + 1, 100 * count + 100))
     files.crash(seed)
 
-    assert read_newest(files, FOLDER).named in {FileUse(count, 100 * count), FileUse(count + 1, 100 * count + 100)}
+    assert read_log_head(files, FOLDER).named in {FileUse(count, 100 * count), FileUse(count + 1, 100 * count + 100)}
 
 
 def test_the_file_has_its_name_only_when_it_names_something_durably(files: MemoryFileSystem) -> None:
@@ -184,7 +184,7 @@ def test_the_file_has_its_name_only_when_it_names_something_durably(files: Memor
     name(files, 1)
     files.crash(seed=0)
 
-    assert read_newest(files, FOLDER).named == FileUse(1, 100)
+    assert read_log_head(files, FOLDER).named == FileUse(1, 100)
 
 
 def test_a_full_disk_makes_no_file_and_does_not_keep_one_from_naming(files: MemoryFileSystem) -> None:
@@ -199,7 +199,7 @@ def test_a_full_disk_makes_no_file_and_does_not_keep_one_from_naming(files: Memo
 
     name(files, 2)
 
-    assert read_newest(files, FOLDER).named == FileUse(2, 200)
+    assert read_log_head(files, FOLDER).named == FileUse(2, 200)
 
 
 class DyingFileSystem(MemoryFileSystem):
@@ -283,7 +283,7 @@ async def test_each_log_file_is_named_durably_before_its_first_batch() -> None:
     def on_step(path: Path, what: str) -> None:
         log_name = path.name.removesuffix(".preparing")
         if path.name == NEWEST_NAME and what == "synced":
-            use = read_newest(files, FOLDER).named
+            use = read_log_head(files, FOLDER).named
             assert use is not None
             header = decode_file_header(files.content(FOLDER / log_file_name(use.number)))
             assert header is not None
@@ -317,7 +317,7 @@ async def test_a_power_loss_at_any_step_loses_nothing_and_blames_nothing(steps: 
         assert found[: len(expected)] == expected
         await again.append(b"restart %d" % restart)
         expected = [*found, b"restart %d" % restart]
-        named = read_newest(left, FOLDER).named
+        named = read_log_head(left, FOLDER).named
         assert named is not None
         assert left.exists(FOLDER / log_file_name(named.number))
         await again.wal.close()

@@ -1,6 +1,6 @@
 """What is missing of a log, found out from what recovery tells."""
 
-from millrace.server.container.loss import LogLoss, LossFinder
+from millrace.server.container.log_loss import LogLoss, LossFinder
 from millrace.server.wal import NOTHING_ACCEPTED, AcceptedLoss, Damage, RecoveredBatch, RecoveryReport
 from tests.support.tables import table
 

@@ -24,7 +24,7 @@ SLOW_S: Final = 0.002
 PAUSE_FACTOR: Final = 20
 
 
-class LonePolicy:
+class InlineSyncPolicy:
     """Knows from what the log did last whether the loop may write the next batch itself."""
 
     __slots__ = ("_is_shared", "_paused_until_s", "_was_lone")

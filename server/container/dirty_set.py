@@ -1,4 +1,4 @@
-"""What has changed since the checkpoint that was stored last."""
+"""The dirty set: keys of entities that changed since the last stored checkpoint."""
 
 from collections.abc import Hashable
 from typing import TypeVar
@@ -6,8 +6,8 @@ from typing import TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Unstored(dict[Key, int]):
-    """Keys of what no stored checkpoint has as it is now, each with how many checkpoints were taken before it changed.
+class DirtySet(dict[Key, int]):
+    """Keys of entities that changed since the last stored checkpoint, each with the number of checkpoints before it.
 
     `take` begins a checkpoint, `stored` ends it. One that fails is not ended: the next one takes its keys again.
     """

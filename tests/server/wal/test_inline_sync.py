@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.server.errors import LogClosedError, LogFailedError
-from millrace.server.wal.lone import PAUSE_FACTOR, SLOW_S, LonePolicy
+from millrace.server.wal.inline_sync import PAUSE_FACTOR, SLOW_S, InlineSyncPolicy
 from millrace.wire.limits import KIB
 from tests.support.files import MemoryFileSystem
 from tests.support.waiting import until
@@ -222,7 +222,7 @@ async def test_it_can_be_switched_off(files: WatchedFiles) -> None:
 
 
 def test_a_slow_sync_never_shortens_the_pause_after_a_slower_one() -> None:
-    policy = LonePolicy()
+    policy = InlineSyncPolicy()
     policy.wrote(is_alone=True, duration_s=1.0, now_s=10.0)
     policy.wrote(is_alone=True, duration_s=2 * SLOW_S, now_s=11.0)
     assert not policy.allows(10.0 + PAUSE_FACTOR - 0.1)
@@ -230,7 +230,7 @@ def test_a_slow_sync_never_shortens_the_pause_after_a_slower_one() -> None:
 
 
 def test_quick_syncs_pause_nothing() -> None:
-    policy = LonePolicy()
+    policy = InlineSyncPolicy()
     policy.wrote(is_alone=True, duration_s=SLOW_S, now_s=10.0)
     assert policy.allows(10.0)
 

@@ -18,7 +18,7 @@ from millrace.server.errors import (
     StoreUnavailableError,
     UnsupportedStoreError,
 )
-from millrace.server.host.own_disk import DiskFailure, DiskWatch, is_of_disk
+from millrace.server.host.disk_health import DiskFailure, DiskHealth, is_of_disk
 from tests.support.clock import ManualClock
 from tests.support.tables import table
 
@@ -60,7 +60,7 @@ def test_what_another_machine_would_meet_too_is_not(error: Exception) -> None:
 
 def test_a_failure_lasts_from_the_first_attempt_until_one_succeeds() -> None:
     clock = ManualClock(monotonic_s=10.0)
-    watch = DiskWatch(clock)
+    watch = DiskHealth(clock)
     assert watch.failure is None
     for error in ("first", "second"):
         with pytest.raises(OSError, match=error), watch.watched():
@@ -73,7 +73,7 @@ def test_a_failure_lasts_from_the_first_attempt_until_one_succeeds() -> None:
 
 
 def test_other_trouble_says_nothing_of_the_disk() -> None:
-    watch = DiskWatch(ManualClock(monotonic_s=10.0))
+    watch = DiskHealth(ManualClock(monotonic_s=10.0))
     with pytest.raises(StoreUnavailableError), watch.watched():
         raise StoreUnavailableError("nobody answers")
     assert watch.failure is None

@@ -1,4 +1,4 @@
-"""Which batches wake somebody: those that change a segment at whose tail somebody waits."""
+"""Filter of wake-ups: only a batch that changes a segment with readers at its tail wakes them."""
 
 from collections.abc import Iterable
 from typing import Final

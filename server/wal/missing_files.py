@@ -1,7 +1,7 @@
 """Log files that are gone or emptied, though the name of the newest one says what there must be.
 
 Files that are gone from the end of a log leave no gap. So the files are held against the name of the newest one (see
-`newest`); the first row that applies says what happened:
+`log_head`); the first row that applies says what happened:
 
     the name is gone, but not the files      nothing of the log is lost, but its name is damaged
     no file, and the name is damaged         corrupt: what the log held is not known
@@ -13,12 +13,12 @@ Files that are gone from the end of a log leave no gap. So the files are held ag
 
 from collections.abc import Iterator, Sequence
 
+from .log_head import NEWEST_NAME, FileUse, LogHead
 from .logfile import log_file_name
-from .newest import NEWEST_NAME, FileUse, Newest
 from .report import Damage, FoundFile
 
 
-def find_missing(found: Sequence[FoundFile], newest: Newest, *, next_sequence: int) -> Iterator[Damage]:
+def find_missing(found: Sequence[FoundFile], newest: LogHead, *, next_sequence: int) -> Iterator[Damage]:
     """Yield the damage that the name of the newest file proves, and mark the files concerned.
 
     Args:

@@ -1,8 +1,8 @@
-from millrace.server.container.unstored import Unstored
+from millrace.server.container.dirty_set import DirtySet
 
 
 def test_what_was_taken_is_forgotten_when_it_is_stored() -> None:
-    unstored = Unstored[int]()
+    unstored = DirtySet[int]()
     unstored.add(1)
 
     assert unstored.take() == [1]
@@ -11,7 +11,7 @@ def test_what_was_taken_is_forgotten_when_it_is_stored() -> None:
 
 
 def test_what_changes_meanwhile_is_kept_for_the_next() -> None:
-    unstored = Unstored[int]()
+    unstored = DirtySet[int]()
     for key in (1, 2):
         unstored.add(key)
     unstored.take()
@@ -23,7 +23,7 @@ def test_what_changes_meanwhile_is_kept_for_the_next() -> None:
 
 
 def test_what_was_not_stored_is_taken_again() -> None:
-    unstored = Unstored[int]()
+    unstored = DirtySet[int]()
     unstored.add(1)
     unstored.take()  # and the checkpoint fails
     unstored.add(2)
