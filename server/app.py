@@ -112,6 +112,9 @@ class Server:
     Args:
         files, storage, store, clock, threads: in place of the real ones.
         on_standby: called with who serves, for people, while this one stands by.
+
+    Attributes:
+        failure: the error that ends the server; None while it runs, or if a signal ends it.
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class Server:
         threads: Threads = SYSTEM_THREADS,
         on_standby: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._options = options = options.for_storage()
+        self.options = options = options.for_storage()
         self._files = files or OsFileSystem()
         self._clock = clock or SystemClock()
         self._threads = threads
@@ -143,18 +146,18 @@ class Server:
             storage=storage,
             store=store,
         )
-        self._counters = FrontCounters()
+        self.counters = FrontCounters()
         self._feed_counters = FeedCounters()
         self._cache = PageCache(options.cache)
         self._services: ContainerServices | None = None
         self._supervisor = Supervisor(metrics=self._metrics, on_failure=self._task_failed)
-        self._connections = Connections(options.front, counters=self._counters)
-        self._request_memory = RequestMemory(bytes_max=options.front.request_bytes_max, counters=self._counters)
+        self.connections = Connections(options.front, counters=self.counters)
+        self._request_memory = RequestMemory(bytes_max=options.front.request_bytes_max, counters=self.counters)
         self._reader_memory = ReaderMemory(
             bytes_max=options.front.reader_bytes_max,
             patience_s=options.front.reader_patience_s,
             clock=self._clock,
-            counters=self._counters,
+            counters=self.counters,
         )
         self._peer_log = PeerLog()
         self._token = options.front.token
@@ -170,7 +173,7 @@ class Server:
         self._is_process = False
         # Set when the server should stop by itself.
         self._ended: asyncio.Event = asyncio.Event()
-        self._fatal: BaseException | None = None
+        self.failure: BaseException | None = None
 
     async def __aenter__(self) -> "Server":
         await self.start()
@@ -191,9 +194,25 @@ class Server:
     @property
     def console_address(self) -> str:
         """HOST:PORT of the console, empty without one."""
-        if self._console is None or self._options.console is None:
+        if self._console is None or self.options.console is None:
             return ""
-        return str(Address(self._options.console.host, self._console.port))
+        return str(Address(self.options.console.host, self._console.port))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a container answers requests."""
+        return self._services is not None
+
+    @property
+    def services(self) -> ContainerServices:
+        """Everything that works on the open container; to be asked while it is open."""
+        assert self._services is not None
+        return self._services
+
+    @property
+    def opened(self) -> OpenContainer:
+        """The container that answers requests; to be asked while it is open."""
+        return self.services.opened
 
     async def start(self) -> None:
         """Take the ports, own the folder, recover, and listen.
@@ -207,7 +226,7 @@ class Server:
                 listen on the address of a standby is noticed at its takeover.
             StorageError: the data cannot be recovered.
         """
-        options = self._options
+        options = self.options
         if options.front.token_file is not None:
             self._token = await asyncio.to_thread(read_token, options.front.token_file)
         try:
@@ -220,7 +239,7 @@ class Server:
             await when_there_is_room(opening, name="container", clock=self._clock)
             if options.has_remote_log:
                 self._recovery.start(self._hand_over().run(), name="hand over")
-            self._connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
+            self.connections.bound(descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
             await serve(self._listener)
         except BaseException:
             await self._release(flush_s=0.0)
@@ -238,17 +257,17 @@ class Server:
             await asyncio.to_thread(self._console.end_feeds)
         if self._open is not None:
             self._open.container.stop()
-        for connection in self._connections:
+        for connection in self.connections:
             connection.drain()
         with contextlib.suppress(TimeoutError):
-            async with self._clock.timeout(self._options.shutdown_s / 2):
-                await self._connections.emptied()
-        if self._connections:
-            logger.warning("connections cut at shutdown count=%d", len(self._connections))
-            for connection in self._connections:
+            async with self._clock.timeout(self.options.shutdown_s / 2):
+                await self.connections.emptied()
+        if self.connections:
+            logger.warning("connections cut at shutdown count=%d", len(self.connections))
+            for connection in self.connections:
                 connection.abort()
         elapsed_s = self._clock.monotonic_s() - started_s
-        await self._release(flush_s=max(SHUTDOWN_FLUSH_S_MIN, 0.9 * self._options.shutdown_s - elapsed_s))
+        await self._release(flush_s=max(SHUTDOWN_FLUSH_S_MIN, 0.9 * self.options.shutdown_s - elapsed_s))
         logger.info("stopped duration_s=%.3f", self._clock.monotonic_s() - started_s)
 
     async def start_as_process(self) -> bool:
@@ -279,8 +298,8 @@ class Server:
                 task.cancel()  # of no effect, unless this was cancelled
             await asyncio.wait([starting, ending])
         if starting.cancelled():
-            if self._fatal is not None:
-                raise self._fatal
+            if self.failure is not None:
+                raise self.failure
             logger.info("ended by a signal while it stood by")
             return False
         await starting
@@ -306,13 +325,13 @@ class Server:
 
     def _own_process(self) -> None:
         self._handle_signals()
-        self._connections.bound(raise_descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
+        self.connections.bound(raise_descriptor_limit() - DESCRIPTORS_RESERVED_COUNT)
         self._recovery.start(give_back_memory(self._clock), name="memory")
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        folder = self._options.data_folder
+        folder = self.options.data_folder
         logger.info("serving address=%s console=%s data_folder=%s", self.address, self.console_address, folder)
 
     async def wait_for_end(self) -> None:
@@ -322,15 +341,15 @@ class Server:
             BaseException: what ended a background task that should not have ended.
         """
         await self._ended.wait()
-        if self._fatal is not None:
-            raise self._fatal
+        if self.failure is not None:
+            raise self.failure
 
     def statistics(self) -> dict[str, Any]:
         """Return records by part, as of now. May be called from any thread."""
         services = self._services
         parts: dict[str, Any] = {
             "cache": self._cache.statistics(),
-            "front": replace(self._counters),
+            "front": replace(self.counters),
             "feed": replace(self._feed_counters),
             "history": self._history.statistics(),
         }
@@ -343,8 +362,8 @@ class Server:
                 segments=state.user_segment_count,
                 streams=len(state.streams),
                 writers=len(state.writers),
-                connections=len(self._connections),
-                strangers=self._connections.strangers_count,
+                connections=len(self.connections),
+                strangers=self.connections.strangers_count,
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
                 exclusive_writers=len(state.exclusive_writers.durable),
@@ -377,7 +396,7 @@ class Server:
             return opened.container.refusal or "connections to the container before its recovery are being ended"
         statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
-            place = "object store" if self._options.has_remote_log else "disk"
+            place = "object store" if self.options.has_remote_log else "disk"
             stalled = f"the {place} of the log has not answered for {statistics.write_age_s:.1f} s"
             return "; ".join(filter(None, [stalled, self._history.health()]))
         problem = opened.container.refusal or self._history.health()
@@ -385,7 +404,7 @@ class Server:
 
     def _disk_health(self, opened: OpenContainer) -> str:
         """Return what the disk refuses, where the log does not tell, since it is in the store; empty if nothing."""
-        failure = opened.flusher.disk_failure if self._options.has_remote_log else None
+        failure = opened.flusher.disk_failure if self.options.has_remote_log else None
         failed_s = 0.0 if failure is None else self._clock.monotonic_s() - failure.since_s
         if failure is None or failed_s < DISK_WARNING_S:
             return ""
@@ -400,7 +419,7 @@ class Server:
         return None if services is None else services.opened
 
     async def _open_container(self, *, is_standby: bool = False) -> None:
-        options, history = self._options, self._history
+        options, history = self.options, self._history
         environment = await local_environment(
             CONTAINER,
             history.folder.container(CONTAINER),
@@ -434,7 +453,7 @@ class Server:
         await self._supervisor.stop()
         services, self._services = self._services, None
         if services is not None:
-            await services.opened.close(log_s=self._options.shutdown_s, flush_s=flush_s)
+            await services.opened.close(log_s=self.options.shutdown_s, flush_s=flush_s)
 
     def _container_failed(self, error: ServerError) -> None:
         """The log failed, or the checkpoint is damaged, or another server has the container."""
@@ -490,7 +509,7 @@ class Server:
 
     async def _replace_connections(self) -> None:
         """Let clients come back, to the container that was opened in the step before."""
-        connections = list(self._connections)
+        connections = list(self.connections)
         for connection in connections:
             connection.drain()
         # Let what they are told of that leave.
@@ -519,7 +538,7 @@ class Server:
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         """Stop: a background task ended for a reason that is not handled, or the container is not ours any more."""
-        self._fatal = error
+        self.failure = error
         self._ended.set()
 
     # --- the network ---
@@ -527,16 +546,16 @@ class Server:
     def _make_connection(self) -> asyncio.BaseProtocol:
         services = self._services
         if services is None or self._stopping:
-            return Refusal(STOPPING, counters=self._counters)
+            return Refusal(STOPPING, counters=self.counters)
         if self._may_be_superseded():
-            return Refusal(LAPSED, counters=self._counters)
+            return Refusal(LAPSED, counters=self.counters)
         connection = Connection(
             handlers=services.handlers,
-            options=self._options.front,
+            options=self.options.front,
             clock=self._clock,
-            counters=self._counters,
+            counters=self.counters,
             server_id=self._history.folder.server_id.bytes,
-            connections=self._connections,
+            connections=self.connections,
             memory=self._reader_memory,
             request_memory=self._request_memory,
             peer_log=self._peer_log,
@@ -544,7 +563,7 @@ class Server:
             seconds=self._metrics.request_seconds,
             may_be_superseded=self._may_be_superseded,
         )
-        self._connections.expect(connection)
+        self.connections.expect(connection)
         return connection
 
     def _may_be_superseded(self) -> bool:
@@ -559,9 +578,7 @@ class Server:
         from millrace.server.console.site import ConsoleSite
 
         access = Access(token=self._token, host=address.host)
-        feeds = Feeds(
-            address=self._own_address, access=access, options=self._options.feed, counters=self._feed_counters
-        )
+        feeds = Feeds(address=self._own_address, access=access, options=self.options.feed, counters=self._feed_counters)
         api = Api(address=self._own_address, access=access, statistics=self.statistics, health=self.health)
         return ConsoleSite(
             host=address.host,
@@ -573,7 +590,7 @@ class Server:
             measure=partial(self._measure_from, asyncio.get_running_loop()),
             is_live=partial(loop_answers, asyncio.get_running_loop()),
             access=access,
-            proxies=self._connections.proxies,
+            proxies=self.connections.proxies,
             feeds=feeds,
             api=api,
         )
@@ -584,7 +601,7 @@ class Server:
         if services is None:
             return Busy()
         streams = services.streams
-        lags, other_lags = streams.lags.rows(self._options.metrics.cursors_count_max)
+        lags, other_lags = streams.lags.rows(self.options.metrics.cursors_count_max)
         return Busy(streams=streams.traffic.rows, others=streams.traffic.others, lags=lags, other_lags=other_lags)
 
     async def _measure_from(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -613,7 +630,7 @@ class Server:
         if self._console is not None:
             await asyncio.to_thread(self._console.close)
         # Of one that was given up nothing is flushed: no checkpoint would tell of it, and another server waits.
-        await self._close_container(flush_s=0.0 if isinstance(self._fatal, OwnershipReleasedError) else flush_s)
+        await self._close_container(flush_s=0.0 if isinstance(self.failure, OwnershipReleasedError) else flush_s)
         await self._cache.close()
         left_s = max(0.0, flushed_s - self._clock.monotonic_s())
-        await self._history.close(release_s=left_s + 0.1 * self._options.shutdown_s)
+        await self._history.close(release_s=left_s + 0.1 * self.options.shutdown_s)

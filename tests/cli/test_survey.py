@@ -101,10 +101,8 @@ async def test_the_server_its_recovery_and_a_survey_come_to_the_same(tmp_path: P
             await decide_everything(peer)
         # As a kill leaves it: nobody writes at this moment.
         await asyncio.to_thread(shutil.copytree, folder, copy)
-        assert server._open is not None
-        written = durable_view(server._open.container.state)
+        written = durable_view(server.opened.container.state)
     with survey(copy / "containers" / "0000", owner=None) as found:
         assert durable_view(found.state) == written
     async with Server(server_options(copy)) as server:
-        assert server._open is not None
-        assert durable_view(server._open.container.state) == written
+        assert durable_view(server.opened.container.state) == written

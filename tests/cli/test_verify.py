@@ -340,8 +340,7 @@ def test_producers_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Pat
             await transaction.write(b"event")
             await transaction.commit()
             if is_wrong:
-                assert started._open is not None
-                state = started._open.container.state
+                state = started.opened.container.state
                 (known,) = state.producers.values()
                 known.row = ProducerRow("holder", "run-a", 7, ("run-a",))
                 state.producers.changed(known)
@@ -370,8 +369,7 @@ def test_exclusive_writers_are_shown_and_checked(run: Run, verify: Verify, tmp_p
             stream = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
             await peer.ask(m.OpenWriter("till-7", [], 0, stream.stream_id, exclusive=1), m.WriterOpened)
             if is_wrong:
-                assert started._open is not None
-                writers = started._open.container.state.exclusive_writers
+                writers = started.opened.container.state.exclusive_writers
                 writers.store(stream.stream_id, ExclusiveWriter(4711, 1, "nobody", 0))
                 writers.store(4712, ExclusiveWriter(4711, 1, "nobody", 0))
 
@@ -404,13 +402,11 @@ def test_transactions_are_shown_and_checked(run: Run, verify: Verify, tmp_path: 
             await begun["prepared"].prepare()
             await begun["committed"].commit()
             await begun["aborted"].abort()
-            assert started._open is not None
-            await started._open.container.decide(m.OutcomesForgotten([begun["aborted"].number]))
+            await started.opened.container.decide(m.OutcomesForgotten([begun["aborted"].number]))
 
     async def spoil() -> None:
         async with Server(server_options(tmp_path)) as started:
-            assert started._open is not None
-            state = started._open.container.state
+            state = started.opened.container.state
             opened = state.transactions.find("open")
             assert opened is not None
             lost, kept = list(opened.parts)
@@ -442,10 +438,9 @@ def test_transactions_are_shown_and_checked(run: Run, verify: Verify, tmp_path: 
 def test_internal_segments_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:
     async def fill() -> None:
         async with Server(server_options(tmp_path)) as started:
-            assert started._open is not None
-            await internal_segment(started._open.container, "kept", "a", b"x" * 1000)
-            await started._open.flusher.flush()
-            await internal_segment(started._open.container, "kept", "b", b"y" * 500)
+            await internal_segment(started.opened.container, "kept", "a", b"x" * 1000)
+            await started.opened.flusher.flush()
+            await internal_segment(started.opened.container, "kept", "b", b"y" * 500)
 
     asyncio.run(fill())
 

@@ -20,8 +20,7 @@ async def make_folders(folder: Path) -> tuple[int, bytes]:
         Server(server_options(running, container=QUIET)) as server,
         await Peer.connect(server.address) as peer,
     ):
-        assert server._open is not None
-        flusher = server._open.flusher
+        flusher = server.opened.flusher
         (segment_id,) = await create_stream(peer, "a/b", 1)
         content = b""
         for number in range(12):
@@ -50,15 +49,14 @@ async def serve(folder: Path, segment_id: int, content: bytes) -> None:
             Server(server_options(folder, container=QUIET)) as server,
             await Peer.connect(server.address) as peer,
         ):
-            assert server._open is not None
-            flusher = server._open.flusher
+            flusher = server.opened.flusher
             assert await peer.read_all(segment_id) == content
             await flusher.flush()
             assert await peer.read_all(segment_id) == content
             await flusher.checkpoint()
             await flusher.copy()
             assert await peer.read_all(segment_id) == content
-            state = server._open.container.state
+            state = server.opened.container.state
             assert len(state.segments) == 1
             assert len(state.segments[segment_id].chunks) <= 3
             assert (state.merged, state.unflushed) == ({}, {})

@@ -33,8 +33,7 @@ async def fill(folder: Path, *, older: Path) -> None:
         folder, container=replace(QUIET, chunk_size_bytes_small=0), wal=replace(SMALL_WAL, files_max=64)
     )
     async with Server(options) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        flusher = server._open.flusher
+        flusher = server.opened.flusher
         one, other = await peer.create_segment("raw/one"), await peer.create_segment("raw/other")
         for number in range(2):
             for _ in range(3):

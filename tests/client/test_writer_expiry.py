@@ -46,10 +46,9 @@ async def client(server: Server) -> AsyncIterator[Client]:
 
 async def pass_time(server: Server, clock: ManualClock, duration_s: int) -> None:
     """Let time pass, and let the server look at its writers as often as it would."""
-    assert server._services is not None
     for _ in range(duration_s // STEP_S):
         clock.move(STEP_S)
-        await server._services.expiry.expire()
+        await server.services.expiry.expire()
 
 
 async def let_expire(server: Server, clock: ManualClock) -> None:
@@ -58,8 +57,7 @@ async def let_expire(server: Server, clock: ManualClock) -> None:
 
 async def expire_now(server: Server, writer_number: int) -> None:
     """Let an unnamed writer expire before its client is back."""
-    assert server._services is not None
-    await server._services.expiry._writers.expire(marked=[], forgotten=[writer_number])
+    await server.services.expiry._writers.expire(marked=[], forgotten=[writer_number])
 
 
 async def values_of(client: Client) -> list[bytes]:
@@ -140,8 +138,7 @@ async def test_a_writer_that_was_silent_for_too_long_is_told(
 
 async def test_what_was_on_its_way_when_a_writer_expired_is_unknown(client: Client, server: Server) -> None:
     """Behaviour 2: sent, stored, the connection lost before the ack, expired: it is not stored a second time."""
-    assert server._open is not None
-    state = server._open.container.state
+    state = server.opened.container.state
     (segment,) = (await client.stream_info("a/b")).open_segments
     writer = client.writer("a/b")
     await writer.open()
@@ -166,8 +163,7 @@ async def test_what_was_on_its_way_when_a_writer_expired_is_unknown(client: Clie
 
 async def test_an_unnamed_writer_comes_back_within_its_time(client: Client, server: Server, clock: ManualClock) -> None:
     """Behaviour 2: cut off for a while, with an append whose ack was lost; stored once."""
-    assert server._open is not None
-    state = server._open.container.state
+    state = server.opened.container.state
     (segment,) = (await client.stream_info("a/b")).open_segments
     async with client.writer("a/b") as writer:
         sent = writer.write(b"1")
@@ -200,8 +196,7 @@ async def test_a_byte_writer_is_not_opened_unawares(client: Client, server: Serv
 
 
 async def test_bytes_on_their_way_when_a_writer_expired_are_of_unknown_outcome(client: Client, server: Server) -> None:
-    assert server._open is not None
-    state = server._open.container.state
+    state = server.opened.container.state
     (segment,) = (await client.stream_info("a/b")).open_segments
     file = client.byte_writer("a/b")
     await file.__aenter__()

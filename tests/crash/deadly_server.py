@@ -161,8 +161,7 @@ class DeadlyFileSystem(OsFileSystem):
     def _die_if_applied(self, sequence: int) -> None:
         # No seam is between the two: it looks in each turn of the loop until it is so.
         assert self.server is not None
-        assert self.server._open is not None
-        if self.server._open.container.log.durable_sequence >= sequence:
+        if self.server.opened.container.log.durable_sequence >= sequence:
             _die()
         self.loop.call_soon(self._die_if_applied, sequence)
 

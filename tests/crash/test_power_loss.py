@@ -129,8 +129,7 @@ async def assert_orphans_go(machine: Machine) -> None:
             while True:
                 # Something to checkpoint; a log that was full has to be recycled first.
                 await peer.settled(await peer.append(segment_id, b"x"))
-                assert server._open is not None
-                segments = server._open.container.state.segments.values()
+                segments = server.opened.container.state.segments.values()
                 known = {chunk.name for segment in segments for chunk in segment.chunks}
                 if {name.removeprefix("c0000/") for name in machine.storage.names()} == known:
                     return

@@ -235,7 +235,7 @@ async def test_stopping_takes_no_longer_than_it_may(tmp_path: Path) -> None:
 async def test_connections_leave_descriptors_for_the_log(tmp_path: Path) -> None:
     """Behaviour 50: descriptors used up: there is a cap below what the process may have."""
     async with Server(server_options(tmp_path)) as server:
-        assert server._connections.count_max <= descriptor_limit() - DESCRIPTORS_RESERVED_COUNT
+        assert server.connections.count_max <= descriptor_limit() - DESCRIPTORS_RESERVED_COUNT
 
 
 @pytest.mark.slow

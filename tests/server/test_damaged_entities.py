@@ -21,8 +21,7 @@ HINT = "; delete it, or stop the server and accept that with `millrace repair --
 
 
 def container_of(server: Server) -> SegmentContainer:
-    opened = server._open
-    assert opened is not None
+    opened = server.opened
     return opened.container
 
 

@@ -55,7 +55,7 @@ async def one(tmp_path: Path) -> AsyncIterator[Site]:
     store.quota_bytes = store.used_bytes
     yield one
     store.quota_bytes = None
-    if one.server._open is not None:
+    if one.server.is_open:
         await one.stop()
 
 

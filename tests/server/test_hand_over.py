@@ -54,8 +54,7 @@ class Owner(Site):
 
     def fail_log(self) -> None:
         """Let the log fail, and the container be opened again."""
-        assert self.server._open is not None
-        self.server._open.container.log_failed(OSError(errno.EIO, "no answer"))
+        self.server.opened.container.log_failed(OSError(errno.EIO, "no answer"))
 
 
 class Takeover:
@@ -153,8 +152,7 @@ async def test_after_a_claim_that_only_the_store_knows_the_other_one_waits_for_t
 async def test_a_damaged_checkpoint_that_cannot_be_set_aside_is_given_up(tmp_path: Path) -> None:
     both = Takeover(tmp_path)
     await both.begin()
-    opened = both.owner.server._open
-    assert opened is not None
+    opened = both.owner.server.opened
     await opened.flusher.checkpoint()
     path = both.owner.folder / "containers" / "0000" / "checkpoint.db"
     both.owner.disk.replace_content(path, bytes(len(both.owner.disk.content(path))))
@@ -174,8 +172,7 @@ async def test_a_checkpoint_that_cannot_be_saved_is_told_and_given_up_once_the_l
     await both.begin()
     owner, content = both.owner, b"one"
     owner.refuse(name="checkpoint")
-    opened = owner.server._open
-    assert opened is not None
+    opened = owner.server.opened
     with pytest.raises((StorageError, OSError)):
         await opened.flusher.checkpoint()
     await both.until(lambda: "the disk has refused the checkpoint" in owner.server.health())
@@ -184,7 +181,7 @@ async def test_a_checkpoint_that_cannot_be_saved_is_told_and_given_up_once_the_l
         both.other.clock.move(LEASE_S / 3)
         await owner.stored_more(b".")
         content += b"."
-    assert owner.server._fatal is None
+    assert owner.server.failure is None
 
     async with await Peer.connect(owner.server.address) as peer:
         info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
@@ -219,7 +216,7 @@ async def test_with_nobody_who_waits_reads_continue_until_the_disk_works_again(t
     await owner.until(lambda: owner.clock.monotonic_s() > end_s)
     assert "could not be opened again" in owner.server.health()
     assert await owner.content() == b"one"
-    assert owner.server._fatal is None
+    assert owner.server.failure is None
     owner.heal()
     await owner.until(lambda: not owner.server.health())
     await owner.stored_more(b", two")

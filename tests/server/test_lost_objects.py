@@ -69,8 +69,7 @@ async def history(folder: Path) -> VersionedStore:
 
 async def copied(site: Site) -> None:
     """Flush everything, and let a copy of the checkpoint count that says so."""
-    opened = site.server._open
-    assert opened is not None
+    opened = site.server.opened
     await opened.flusher.flush()
     await opened.flusher.checkpoint()
     await opened.flusher.copy()
@@ -224,7 +223,7 @@ async def test_a_loss_is_accepted_by_command(how: str, tmp_path: Path) -> None:
     newest = sorted(key for key in made.objects if key.startswith("c0000/log/00000002/"))
     store = without(made, dict.fromkeys(newest if how == "the end" else newest[:1]))
     site = Site(tmp_path / "repair", store, wal=REMOTE)
-    options = site.server._options
+    options = site.server.options
     assert newest[0] in await site.passing(accept_loss_in_store(options, store=store, clock=site.clock))
     for number in range(2):
         again = Site(tmp_path / f"again{number}", store, wal=REMOTE)
@@ -232,7 +231,7 @@ async def test_a_loss_is_accepted_by_command(how: str, tmp_path: Path) -> None:
         assert not await loss_of(again, name=f"raw/new{number}")
         await again.stop()
     once_more = Site(tmp_path / "repaired", store, wal=REMOTE)
-    options = once_more.server._options
+    options = once_more.server.options
     assert not await once_more.passing(accept_loss_in_store(options, store=store, clock=once_more.clock))
 
 
@@ -244,8 +243,7 @@ async def test_a_record_that_does_not_fit_is_accepted_by_command(
     site = Site(tmp_path / "site", store, wal=REMOTE)
     await site.start()
     await site.stored(CONTENT)
-    assert site.server._open is not None
-    container = site.server._open.container
+    container = site.server.opened.container
     (segment,) = [each for each in container.state.segments.values() if each.name == "raw/a"]
     objects = len(store.objects)
     monkeypatch.setattr(container.log, "_on_durable", lambda *_: None)
@@ -255,7 +253,7 @@ async def test_a_record_that_does_not_fit_is_accepted_by_command(
 
     async def accepted(name: str) -> str:
         command = Site(tmp_path / name, store, wal=REMOTE)
-        found = accept_loss_in_store(command.server._options, store=store, clock=command.clock)
+        found = accept_loss_in_store(command.server.options, store=store, clock=command.clock)
         return str(await command.passing(found))
 
     assert f"segment {segment.segment_id} is damaged" in await accepted("repair")
@@ -279,7 +277,7 @@ async def test_without_manifest_and_cluster_a_log_is_refused_until_it_is_repaire
     assert store.objects == before
 
     site = Site(tmp_path / "repair", store, wal=REMOTE)
-    assert not await site.passing(accept_loss_in_store(site.server._options, store=store, clock=site.clock))
+    assert not await site.passing(accept_loss_in_store(site.server.options, store=store, clock=site.clock))
     again = Site(tmp_path / "again", store, wal=REMOTE)
     await again.start()
     assert await again.content() == CONTENT

@@ -192,7 +192,7 @@ async def test_a_request_that_was_under_way_is_not_answered_after_the_process_st
     await first.stored(b"one")
     async with await Peer.connect(first.server.address) as peer:
         info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
-        ((connection,),) = [tuple(first.server._connections)]
+        ((connection,),) = [tuple(first.server.connections)]
         reply_writer = connection._reply_writer
         await second.start()
         await second.stored_more(b", two")
@@ -273,8 +273,7 @@ async def test_a_log_that_failed_is_claimed_again_and_loses_nothing(tmp_path: Pa
     await one.start()
     await one.stored(b"one")
     before = manifest_in(store)
-    assert one.server._open is not None
-    one.server._open.container.log_failed(OSError("no answer"))
+    one.server.opened.container.log_failed(OSError("no answer"))
     await one.until(lambda: not one.server.health())
     assert manifest_in(store)["epoch"] == before["epoch"] + 1
     await one.stored_more(b", two")
@@ -315,8 +314,7 @@ async def test_a_full_log_takes_appends_again_by_itself_after_a_takeover(tmp_pat
     first = site(tmp_path / "first", store)
     await first.start()
     await first.stored(b"one")
-    opened = first.server._open
-    assert opened is not None
+    opened = first.server.opened
     await opened.flusher.flush()
     await opened.flusher.checkpoint()
     await opened.flusher.copy()
@@ -330,8 +328,7 @@ async def test_a_full_log_takes_appends_again_by_itself_after_a_takeover(tmp_pat
 
     second = site(tmp_path / "second", store)
     await second.start()
-    opened = second.server._open
-    assert opened is not None
+    opened = second.server.opened
     await second.until(lambda: opened.container.log.fullness < 0.5)
     await second.stored_more(b"two")
     await second.stop()

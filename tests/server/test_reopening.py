@@ -72,7 +72,7 @@ class Outage:
             return not self.server.health()
 
         await until(is_well)
-        assert self.server._fatal is None
+        assert self.server.failure is None
         async with await Peer.connect(self.server.address) as peer:
             assert (await peer.read_all(self.segment_id)).startswith(self.content)
             await self.store(peer)
@@ -125,16 +125,14 @@ async def test_each_step_of_closing_and_opening_again_may_be_refused() -> None:
 async def test_a_log_that_fails_again_at_once_is_recovered_again() -> None:
     """Behaviour 83: also while the connections to the container before are still being ended."""
     async with outage() as disk, await Peer.connect(disk.server.address) as peer:
-        before = disk.server._open
-        assert before is not None
+        before = disk.server.opened
         await disk.fail_log(peer)
-        while (opened := disk.server._open) is before:  # noqa: ASYNC110  # seen in the very turn of the loop
+        while (opened := disk.server.opened) is before:  # noqa: ASYNC110  # seen in the very turn of the loop
             await asyncio.sleep(0)
-        assert opened is not None
         assert disk.server._recovering
         opened.container.log_failed(OSError(errno.EIO, "again"))
         await disk.until_well()
-        assert disk.server._open is not opened
+        assert disk.server.opened is not opened
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.EROFS])
@@ -165,8 +163,7 @@ async def test_while_nothing_can_be_written_reads_go_on_and_appends_learn_why(er
 async def test_a_checkpoint_that_cannot_be_read_for_a_while_is_not_damaged() -> None:
     """Behaviour 83: who asks for what is idle is told to ask again; nobody is cut off, nothing is set aside."""
     async with outage() as disk, await Peer.connect(disk.server.address) as peer:
-        opened = disk.server._open
-        assert opened is not None
+        opened = disk.server.opened
         for number in range(4):
             await peer.create_segment(f"raw/{number}")
         await opened.flusher.flush()
@@ -179,7 +176,7 @@ async def test_a_checkpoint_that_cannot_be_read_for_a_while_is_not_damaged() -> 
         assert refused is ErrorCode.UNAVAILABLE
         disk.files.refuses = lambda _number, _path, _is_change: False
         assert (await peer.info(idle)).segment_id == idle
-        assert disk.server._open is opened
+        assert disk.server.opened is opened
         assert not disk.server.health()
         assert [name for name in disk.files.list_directory(CHECKPOINT.parent) if "damaged" in name] == []
 
@@ -187,8 +184,7 @@ async def test_a_checkpoint_that_cannot_be_read_for_a_while_is_not_damaged() -> 
 async def test_a_checkpoint_that_cannot_be_saved_for_a_while_is_saved_later() -> None:
     """Behaviour 83: memory and log continue; the next checkpoint is written to a new file."""
     async with outage() as disk, await Peer.connect(disk.server.address) as peer:
-        opened = disk.server._open
-        assert opened is not None
+        opened = disk.server.opened
         disk.files.refuses = lambda _number, path, is_change: is_change and path.name.startswith("checkpoint")
         for _ in range(2):
             await disk.store(peer)
@@ -197,14 +193,13 @@ async def test_a_checkpoint_that_cannot_be_saved_for_a_while_is_saved_later() ->
         disk.files.refuses = lambda _number, _path, _is_change: False
         await disk.store(peer)
         await opened.flusher.checkpoint()
-        assert disk.server._open is opened
+        assert disk.server.opened is opened
         assert not disk.server.health()
     again = Outage()
     again.server = Server(server_options(FOLDER, container=QUIET), files=disk.files, storage=disk.storage)
     async with again.server as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(disk.segment_id) == disk.content
-        assert server._open is not None
-        assert server._open.summary.damages == 0
+        assert server.opened.summary.damages == 0
 
 
 async def test_a_process_outlives_a_read_only_disk(tmp_path: Path) -> None:

@@ -82,8 +82,7 @@ async def recovered(server: Server) -> None:
 
 async def fill(server: Server, peer: Peer, segment_id: int) -> int:
     """Append until tier 2 has no room and the log refuses; return how many events were acknowledged."""
-    assert server._open is not None
-    flusher, count = server._open.flusher, 0
+    flusher, count = server.opened.flusher, 0
     while True:
         outcomes = await peer.settled(await peer.append(segment_id, bytes([count % 256]) * EVENT_BYTES))
         if outcomes != [ErrorCode.NO_SPACE]:

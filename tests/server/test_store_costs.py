@@ -66,10 +66,9 @@ async def test_an_idle_server_makes_no_request(tmp_path: Path) -> None:
     ):
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"x")
-        assert server._open is not None
-        flusher = server._open.flusher
+        flusher = server.opened.flusher
         await flusher.flush()
-        state = server._open.container.state
+        state = server.opened.container.state
         async with asyncio.timeout(PATIENCE_S):
             while state.changed_count or flusher._checkpointer.has_news or flusher._copying is not None:
                 await clock.advance(5.0)
@@ -94,8 +93,7 @@ async def test_a_busy_server_makes_the_requests_that_are_stated(tmp_path: Path) 
         Server(options(tmp_path), storage=storage, clock=clock) as server,
         await Peer.connect(server.address) as peer,
     ):
-        assert server._open is not None
-        flusher, log = server._open.flusher, server._open.container.log
+        flusher, log = server.opened.flusher, server.opened.container.log
         busy, *others = [await peer.create_segment(f"raw/{number}") for number in range(41)]
         storage.requests.clear()
         for _ in range(15):

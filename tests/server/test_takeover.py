@@ -112,8 +112,7 @@ async def test_a_container_is_claimed_again_after_its_log_has_failed(tmp_path: P
     await site.start()
     await site.stored(b"acknowledged")
     before, leases = manifest_in(store), leases_in(store)
-    assert site.server._open is not None
-    site.server._open.container.log_failed(OSError("no answer"))
+    site.server.opened.container.log_failed(OSError("no answer"))
     await site.until(lambda: not site.server.health())
 
     after = manifest_in(store)
@@ -133,8 +132,7 @@ async def test_a_log_that_fails_after_another_server_has_taken_over_ends_the_ser
     await first.stored(b"acknowledged")
     second = first.copied(tmp_path / "second")
     await second.start()
-    assert first.server._open is not None
-    first.server._open.container.log_failed(OSError("no answer"))
+    first.server.opened.container.log_failed(OSError("no answer"))
     with pytest.raises(OwnerFencedError, match=r"/second\)"):
         await first.server.wait_for_end()
     assert await first.content() == b"acknowledged"
@@ -207,7 +205,6 @@ async def test_one_that_is_fenced_while_it_starts_serves_nobody(tmp_path: Path) 
     await site.server.start()
     with pytest.raises(OwnerFencedError, match="somebody has deleted it"):
         await site.server.wait_for_end()
-    assert site.server._open is not None
     with pytest.raises(OwnerFencedError, match="somebody has deleted it"):
-        await SegmentCommands(site.server._open.container).create("raw/a")
+        await SegmentCommands(site.server.opened.container).create("raw/a")
     await site.stop()

@@ -233,8 +233,7 @@ class ProducerWalk:
         known = len(self._model.producers)
         self._model.forget()
         self.seen["FORGOTTEN"] = self.seen.get("FORGOTTEN", 0) + known - len(self._model.producers)
-        assert server._services is not None
-        await server._services.unused_producers.forget()
+        await server.services.unused_producers.forget()
         assert await self._agrees(peer, self._model)
 
     async def _step(self, peer: Peer) -> None:

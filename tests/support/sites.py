@@ -95,13 +95,13 @@ class Site:
         server = self.server
         assert server._listener is not None
         server._listener.close()
-        for connection in list(server._connections):
+        for connection in list(server.connections):
             connection.abort()
         for supervisor in (server._recovery, server._supervisor, server._history._supervisor):
             await supervisor.stop()
-        if (opened := server._open) is not None:
-            await opened.end_storing()
-            await opened.release()
+        if server.is_open:
+            await server.opened.end_storing()
+            await server.opened.release()
         await server._cache.close()
         server._history.folder.lock.close()
 

@@ -28,5 +28,4 @@ async def server(tmp_path: Path, files: MemoryFileSystem) -> AsyncIterator[Serve
 
 def sequence_of(server: Server) -> int:
     """Return the number of the last batch of its log."""
-    assert server._open is not None
-    return server._open.container.state.sequence
+    return server.opened.container.state.sequence

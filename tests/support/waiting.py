@@ -27,8 +27,7 @@ async def at_once(predicate: Callable[[], object]) -> None:
 
 async def settled(server: Server) -> None:
     """Wait until the flusher has done all that it does by itself: flush, checkpoint, copy, and recycle the log."""
-    opened = server._open
-    assert opened is not None
+    opened = server.opened
     flusher, state, log = opened.flusher, opened.container.state, opened.container.log
     assert isinstance(log, Wal)
 

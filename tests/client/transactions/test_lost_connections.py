@@ -89,12 +89,12 @@ async def test_what_begins_it_is_sent_before_the_events_on_each_connection(serve
         async with client.transaction(STREAM):
             pass
         async with client.transaction(STREAM) as transaction:
-            failed = server._counters.requests_failed_total
+            failed = server.counters.requests_failed_total
             for keys in (KEYS[:1], KEYS):  # with parts of the beginning, and with parts that are added
                 relay.cut_after(0, to_server=to_server)
                 transaction.write_many([b"x"] * len(keys), keys=keys)
                 await transaction.flush()
-            assert (relay.cuts_count, server._counters.requests_failed_total) == (2, failed)
+            assert (relay.cuts_count, server.counters.requests_failed_total) == (2, failed)
         assert len(await values_of(client, STREAM)) == 1 + len(KEYS)
 
 

@@ -68,13 +68,13 @@ async def test_its_first_parts_begin_with_it(client: Client, server: Server) -> 
     async with client.transaction(STREAM) as transaction:
         transaction.write(b"x")  # now there are numbers and a writer
     for flushes, expected in ((False, 2), (True, 3)):
-        before = server._counters.frames_total
+        before = server.counters.frames_total
         async with client.transaction(STREAM) as transaction:
             if flushes:
                 transaction.write(b"x", key=KEYS[0])
                 await transaction.flush()
             transaction.write_many([b"x"] * len(KEYS), keys=KEYS)
-        assert server._counters.frames_total == before + expected
+        assert server.counters.frames_total == before + expected
 
 
 async def test_several_streams_are_one_batch(client: Client, server: Server) -> None:
@@ -217,9 +217,9 @@ async def test_events_are_not_sent_in_vain_while_there_is_no_room_for_their_part
         first, second = [await client.begin_transaction(STREAM) for _ in range(2)]
         for transaction in (first, second):
             await transaction.write(b"x", key="k")
-        branch, before, failed = second.branch(), relay.passed[True], server._counters.requests_failed_total
+        branch, before, failed = second.branch(), relay.passed[True], server.counters.requests_failed_total
         future = branch.write(bytes(10_000), key="k")
-        await until(lambda: server._counters.requests_failed_total >= failed + 6)
+        await until(lambda: server.counters.requests_failed_total >= failed + 6)
         await first.commit()
         await future
         await branch.finish()
@@ -423,5 +423,5 @@ async def test_the_log_fails_under_it(tmp_path: Path, files: MemoryFileSystem) -
         async with client.transaction(STREAM) as transaction:
             future = transaction.write(b"1", key="k")
         assert (await future).event_count == 1
-        await until(lambda: server._open is not None and not server._open.container.has_failed)
+        await until(lambda: server.is_open and not server.opened.container.has_failed)
         assert await values_of(client, STREAM) == [b"0", b"1"]

@@ -32,8 +32,7 @@ class Scene:
 
     @property
     def in_flight(self) -> int:
-        assert self.server._open is not None
-        return len(self.server._open.container.in_flight)
+        return len(self.server.opened.container.in_flight)
 
     async def prepare(self) -> None:
         """Make one of everything."""
@@ -106,8 +105,7 @@ def asked(request: Callable[[Scene], m.Message], kind: type[m.Message]) -> Calla
 
 
 async def expire(scene: Scene) -> None:
-    assert scene.server._open is not None
-    expired = WriterCommands(scene.server._open.container).expire(marked=[scene.ids["writer"]], forgotten=[])
+    expired = WriterCommands(scene.server.opened.container).expire(marked=[scene.ids["writer"]], forgotten=[])
     expired.add_done_callback(lambda done: done.exception())
 
 

@@ -42,9 +42,8 @@ async def filled(folder: Path, *, size: int, container: object = BUSY, storage: 
                 content += piece
         if container is BUSY:  # all of it goes to tier 2, and into a copy of the checkpoint
             await settled(server)
-            assert server._open is not None
-            await server._open.flusher.checkpoint()
-            await server._open.flusher.copy()
+            await server.opened.flusher.checkpoint()
+            await server.opened.flusher.copy()
     return content
 
 
@@ -76,8 +75,7 @@ def set_aside(folder: Path) -> list[str]:
 
 async def saved_and_copied(server: Server) -> None:
     """Let the server flush, save a checkpoint and publish a copy of it."""
-    assert server._open is not None
-    flusher = server._open.flusher
+    flusher = server.opened.flusher
     await flusher.flush()
     await flusher.checkpoint()
     await flusher.copy()

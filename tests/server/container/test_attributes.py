@@ -23,8 +23,7 @@ OF_ONE = KIB - ATTRIBUTE_OVERHEAD_BYTES - 1
 
 
 def bytes_of(server: Server) -> tuple[int, int]:
-    assert server._open is not None
-    state = server._open.container.state
+    state = server.opened.container.state
     return state.attribute_bytes, state.admitted_attribute_bytes
 
 
@@ -70,8 +69,7 @@ async def test_attributes_of_all_segments_are_bounded_across_restarts(tmp_path: 
             ids.append(await peer.create_segment(f"raw/{number}"))
             for key in "abc":
                 await put(peer, ids[-1], key, OF_ONE)
-        assert server._open is not None
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.checkpoint()
     for _ in range(2):
         async with Server(options) as server, await Peer.connect(server.address) as peer:
             assert bytes_of(server) == (9 * KIB, 9 * KIB)

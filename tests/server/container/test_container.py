@@ -105,11 +105,10 @@ async def test_the_events_of_a_segment_are_counted_up_to_what_a_checkpoint_can_s
     server: Server, peer: Peer
 ) -> None:
     """A sum above that is refused before it is one: of appends, of what is in flight, of a merge."""
-    assert server._open is not None
     segment_id, source_id = [await peer.create_segment(name) for name in ("raw/a", "raw/b")]
     for each in (segment_id, source_id):
         await peer.store(each, b"x")
-    segment = server._open.container.segment(segment_id)
+    segment = server.opened.container.segment(segment_id)
     segment.event_count = EVENT_COUNT_MAX - 5
     segment.admit_as_durable()
 
@@ -126,7 +125,7 @@ async def test_the_events_of_a_segment_are_counted_up_to_what_a_checkpoint_can_s
     merge = m.MergeSegment(target_id=segment_id, source_id=source_id)
     assert await code_of(peer.ask(merge, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
     assert (await peer.info(segment_id)).event_count == EVENT_COUNT_MAX
-    await server._open.flusher.checkpoint()
+    await server.opened.flusher.checkpoint()
     assert await peer.store(segment_id, b"none", event_count=0) == [11]
 
 
@@ -197,15 +196,13 @@ async def test_the_same_bytes_from_tail_log_cache_and_tier_2(tmp_path: Path) -> 
         copy = tmp_path.with_name(tmp_path.name + "-killed")
         await asyncio.to_thread(shutil.copytree, tmp_path, copy)
     async with Server(server_options(copy)) as server:
-        assert server._open is not None
-        assert server._open.summary.tail_bytes > 0
+        assert server.opened.summary.tail_bytes > 0
         await check(server)  # from the log
     async with Server(options) as server:
-        assert server._open is not None
-        assert server._open.summary.tail_bytes == 0
+        assert server.opened.summary.tail_bytes == 0
         await check(server)  # from tier 2, then from the cache
         await check(server)
-        await server._open.container.reads.read(server._open.container.segment(segment_id), 0, 10)
+        await server.opened.container.reads.read(server.opened.container.segment(segment_id), 0, 10)
 
 
 @pytest.mark.slow
@@ -267,8 +264,7 @@ async def test_a_batch_that_cannot_be_applied_is_recovered_from_the_log(tmp_path
     async with Server(server_options(tmp_path), files=files) as server:
         async with await Peer.connect(server.address) as peer:
             segments = [await peer.create_segment(f"raw/{name}") for name in "abc"]
-            assert server._open is not None
-            server._open.container.segment(segments[1]).index = FaultyIndex()
+            server.opened.container.segment(segments[1]).index = FaultyIndex()
             # While the log is busy with one batch, the next one collects.
             files.stall(folder="wal")
             first = await peer.append(segments[0], b"1")
@@ -313,9 +309,8 @@ async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path
         await peer.ask(m.TruncateSegment(segment_id, 8 * KIB), m.SegmentInfo)
         await peer.ask(m.DeleteSegment(doomed), m.Done)
         await until(lambda: "no room" in server.health())
-        assert server._open is not None
         with pytest.raises(NoSpaceError, match=r"no room for a.* log file.*; reads, truncates and deletes work"):
-            server._open.container.append(append_run(segment_id, 0, b"x"), Appender())
+            server.opened.container.append(append_run(segment_id, 0, b"x"), Appender())
         files.capacity_bytes = 64 << 20
         async with asyncio.timeout(PATIENCE_S):
             while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):

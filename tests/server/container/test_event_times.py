@@ -96,8 +96,7 @@ async def test_bounds_hold_after_a_restart_a_scaling_and_until_they_are_changed(
             await write(client, YEAR_9999_US)
             await client.update_stream(STREAM, configuration(BOUNDS))
         if container is BUSY:
-            assert server._open is not None
-            await server._open.flusher.checkpoint()
+            await server.opened.flusher.checkpoint()
     async with Server(server_options(tmp_path, container=container)) as server:
         async with millrace.connect(server.address) as client:
             with pytest.raises(EventTimeError):

@@ -187,8 +187,7 @@ async def test_what_does_not_tell_the_state_is_refused_at_once(scene: Scene) -> 
 @pytest.mark.parametrize("error", [NoSpaceError("the log is full"), ThrottledError("memory is full", retry_after_ms=1)])
 async def test_that_there_is_no_room_is_told_at_once(scene: Scene, error: ServerError) -> None:
     """Behaviours 44 and 84: whatever is in flight, and though a refusal of the same append would wait."""
-    assert scene.server._open is not None
-    container = scene.server._open.container
+    container = scene.server.opened.container
     await scene.stall(CASES["wrong offset"])
     run = run_of(container.segment(scene.ids["a"]), offset=0, size=1, event_count=1)
 
@@ -221,8 +220,7 @@ def kinds_below(kind: type[ServerError]) -> Iterator[type[ServerError]]:
 @pytest.mark.asyncio
 async def test_a_refusal_that_waits_keeps_no_frames(scene: Scene) -> None:
     """Behaviour 86: what it holds is counted, and is not the append."""
-    assert scene.server._open is not None
-    container = scene.server._open.container
+    container = scene.server.opened.container
     await scene.stall()
     (stored,) = await scene.first.append(scene.ids["a"], b"x")
     await until(lambda: scene.in_flight)

@@ -46,12 +46,10 @@ class Scene:
 
     @property
     def container(self) -> SegmentContainer:
-        assert self.server._open is not None
-        return self.server._open.container
+        return self.server.opened.container
 
     async def flush(self) -> None:
-        assert self.server._open is not None
-        await self.server._open.flusher.flush()
+        await self.server.opened.flusher.flush()
 
     async def two_segments(self, *sizes: int) -> tuple[int, int]:
         """Make two segments with chunks of these sizes, all of different bytes."""
@@ -143,7 +141,7 @@ async def test_a_flush_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(
             assert "the file holds" in await refusal(peer, one, 4096)
             assert await peer.read_all(one, start=5120) == b"what follows"
         assert bytes((await peer.read(one, 0, size_max=4096)).payload) == bytes([1]) * 4096
-        assert scene.server._fatal is None
+        assert scene.server.failure is None
         assert not scene.server.health()
 
 
@@ -160,7 +158,7 @@ async def test_a_merge_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(tm
         await scene.flush()
 
         assert f"of segment {other} " in await refusal(peer, one, 4096)
-        assert scene.server._fatal is None
+        assert scene.server.failure is None
 
 
 @pytest.mark.asyncio

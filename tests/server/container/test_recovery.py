@@ -97,9 +97,8 @@ async def test_a_damaged_checkpoint_is_rebuilt_from_a_log_that_goes_back_to_the_
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"x" * 100)
         if copies == "damaged":
-            assert server._open is not None
-            await server._open.flusher.checkpoint()
-            await server._open.flusher.copy()
+            await server.opened.flusher.checkpoint()
+            await server.opened.flusher.copy()
     for name in storage.names(CHECKPOINT_PREFIX):
         storage.replace(name, flip(storage._chunks[name]))
     damage_checkpoint(tmp_path)
@@ -125,11 +124,10 @@ async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tm
     options = server_options(tmp_path, container=replace(QUIET, verified_at_once_count_max=0))
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         segments = [await peer.create_segment(f"raw/{name}") for name in "abc"]
-        assert server._open is not None
         for _ in range(2):
             await peer.store(segments[-1], b"x" * 100)
-            await server._open.flusher.checkpoint()
-            await server._open.flusher.copy()
+            await server.opened.flusher.checkpoint()
+            await server.opened.flusher.copy()
     _, newer = storage.names(CHECKPOINT_PREFIX)
     path = tmp_path / CONTAINER / "checkpoint.db"
     # A row that a start does not read.
@@ -160,8 +158,7 @@ async def test_an_older_checkpoint_gives_way_to_its_newest_copy(tmp_path: Path, 
         if is_same_sequence:
             # The bytes are in the log still: a flush adds nothing to it.
             await peer.store(segment_id, b"b" * 100)
-            assert server._open is not None
-            await server._open.flusher.checkpoint()
+            await server.opened.flusher.checkpoint()
         older = path.read_bytes()
         if is_same_sequence:
             await saved_and_copied(server)
@@ -169,25 +166,22 @@ async def test_an_older_checkpoint_gives_way_to_its_newest_copy(tmp_path: Path, 
         if not is_same_sequence:
             await peer.store(segment_id, b"b" * 100)
             await saved_and_copied(server)
-        assert server._open is not None
-        epoch = server._open.environment.epoch
+        epoch = server.opened.environment.epoch
         names = storage.names()
         newest = storage.names(CHECKPOINT_PREFIX)[-1]
     path.write_bytes(older)
 
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100
-        assert server._open is not None
-        assert server._open.environment.epoch > epoch or is_same_sequence
-        assert server._open.keeps_orphans
-        restored_from = server._open.summary.restored_from
+        assert server.opened.environment.epoch > epoch or is_same_sequence
+        assert server.opened.keeps_orphans
+        restored_from = server.opened.summary.restored_from
         assert newest.startswith(f"c0000/{restored_from}-")
         assert path.with_name("checkpoint.db.older-1").read_bytes() == older
         assert storage.names() == names
         assert await peer.store(segment_id, b"c" * 100) == [200]
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        assert server._open.summary.restored_from == ""
+        assert server.opened.summary.restored_from == ""
         assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100 + b"c" * 100
     assert not path.with_name("checkpoint.db.older-2").exists()
 
@@ -202,19 +196,17 @@ async def test_an_older_checkpoint_after_its_newest_copy_is_completed_by_the_log
         segment_id = await peer.create_segment("raw/a")
         await saved_and_copied(server)
         await peer.store(segment_id, b"a" * 100)
-        assert server._open is not None
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.checkpoint()
         older = path.read_bytes()
         await peer.store(segment_id, b"b" * 100)
-        await server._open.flusher.flush()
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.flush()
+        await server.opened.flusher.checkpoint()
     path.write_bytes(older)
 
     for _ in range(2):
         async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
             assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100
-            assert server._open is not None
-            assert server._open.summary.restored_from == ""
+            assert server.opened.summary.restored_from == ""
 
 
 @pytest.mark.asyncio
@@ -241,8 +233,7 @@ async def test_a_copy_of_another_server_is_not_restored(tmp_path: Path) -> None:
             (tmp_path / CONTAINER / "checkpoint.db").unlink()
         async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
             assert await peer.read_all(segment_id) == b"a" * 100
-            assert server._open is not None
-            assert bool(server._open.summary.restored_from) == is_missing
+            assert bool(server.opened.summary.restored_from) == is_missing
 
 
 @pytest.mark.asyncio
@@ -253,8 +244,7 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
     options = server_options(tmp_path, container=QUIET, wal=replace(SMALL_WAL, files_max=64))
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         segment_id, other = await peer.create_segment("raw/a"), await peer.create_segment("raw/other")
-        assert server._open is not None
-        flusher = server._open.flusher
+        flusher = server.opened.flusher
         for number in range(3):
             await peer.store(segment_id, b"%d" % number * 100)
             await peer.store(other, *[bytes(32 * KIB)] * 12)
@@ -262,7 +252,7 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
             await flusher.checkpoint()
             await flusher.copy()
         content = await peer.read_all(segment_id)
-        wal = server._open.container.log
+        wal = server.opened.container.log
         assert isinstance(wal, Wal)
         # A thread recycles them one after the other; a stop waits for one only.
         async with asyncio.timeout(PATIENCE_S):
@@ -296,9 +286,8 @@ async def test_a_merge_in_the_log_is_replayed_with_what_is_around_it(tmp_path: P
         await peer.store(source, *[b"b" * 100] * 3)
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
         if flushes:
-            assert server._open is not None
-            await server._open.flusher.flush()
-            await server._open.flusher.checkpoint()
+            await server.opened.flusher.flush()
+            await server.opened.flusher.checkpoint()
         await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
         await peer.store(target, *[b"c" * 100] * 3)
     killed = tmp_path.with_name("killed")
@@ -311,5 +300,4 @@ async def test_a_merge_in_the_log_is_replayed_with_what_is_around_it(tmp_path: P
         ):
             assert await peer.read_all(target) == b"a" * 300 + b"b" * 300 + b"c" * 300
             assert (await peer.info(target)).event_count == 9
-            assert server._open is not None
-            server._open.container.segment(target).index.check()
+            server.opened.container.segment(target).index.check()

@@ -77,9 +77,8 @@ async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: 
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         await peer.ask(m.CreateStream("a/b", 1, '{"retention": {"kind": "size", "max_bytes": 1000}}'), m.StreamInfo)
         await peer.open_writer("w", (await peer.create_segment("raw/a")))
-        assert server._open is not None
-        await server._open.flusher.checkpoint()
-        await server._open.flusher.copy()
+        await server.opened.flusher.checkpoint()
+        await server.opened.flusher.copy()
     name = {"labels": "name", "streams": "name", "writers": "writer_id"}[table]
     with contextlib.closing(
         sqlite3.connect(tmp_path / CONTAINER / "checkpoint.db", isolation_level=None)
@@ -90,7 +89,7 @@ async def test_damage_that_a_task_in_the_background_meets_is_restored(tmp_path: 
             await until(lambda: set_aside(tmp_path) and not server.health())
             async with await Peer.connect(server.address) as peer:
                 assert (await peer.ask(m.GetStream("a/b"), m.StreamInfo)).name == "a/b"
-            assert server._fatal is None
+            assert server.failure is None
             assert set_aside(tmp_path) == ["checkpoint.db.damaged-1"]
 
 
@@ -220,8 +219,7 @@ async def test_a_stop_says_what_a_store_did_not_take_in_time_and_stores_a_checkp
         segment_ids = [await peer.create_segment(f"raw/{number}") for number in range(3)]
         for segment_id in segment_ids:
             await peer.store(segment_id, b"x" * 100)
-    assert server._open is not None
-    sequence = server._open.container.state.sequence
+    sequence = server.opened.container.state.sequence
     storage.open.clear()
     stopping = asyncio.ensure_future(server.stop())
     async with asyncio.timeout(PATIENCE_S):
@@ -231,8 +229,7 @@ async def test_a_stop_says_what_a_store_did_not_take_in_time_and_stores_a_checkp
     assert "segments_left=3 tail_bytes=" in caplog.text
     storage.open.set()
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        assert server._open.summary.checkpoint_sequence >= sequence
+        assert server.opened.summary.checkpoint_sequence >= sequence
         assert [await peer.read_all(segment_id) for segment_id in segment_ids] == [b"x" * 100] * 3
 
 

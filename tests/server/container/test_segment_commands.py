@@ -53,9 +53,8 @@ async def test_a_name_stays_taken_when_its_requester_is_cancelled(tmp_path: Path
         async with await Peer.connect(server.address) as gone:
             await gone.start(m.CreateSegment("raw/a"))
             await gone.start(m.CreateStream("raw/s", 2, ""))
-            assert server._open is not None
             async with asyncio.timeout(PATIENCE_S):
-                while len(server._open.container.in_flight) < 2:
+                while len(server.opened.container.in_flight) < 2:
                     await gone.ask(m.ListStreams("", "", 10), m.StreamList)
         async with asyncio.timeout(PATIENCE_S):
             while server.statistics()["server"].connections > 1:
@@ -269,9 +268,8 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
         fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
         files.capacity_bytes = 0
         # Nothing is promised any more on what the disk said before.
-        assert server._open is not None
-        assert isinstance(server._open.container.log, Wal)
-        await asyncio.to_thread(server._open.container.log._pool._measure)
+        assert isinstance(server.opened.container.log, Wal)
+        await asyncio.to_thread(server.opened.container.log._pool._measure)
         # Control records eat up what is left of the log.
         for size in (60_000, 0):
             number = 0
@@ -291,8 +289,7 @@ async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_no_request_makes_or_changes_an_internal_segment(server: Server, peer: Peer) -> None:
     """Each is refused by an error that says why; reading stays possible."""
-    assert server._open is not None
-    internal = await internal_segment(server._open.container, "kept", "a", b"content")
+    internal = await internal_segment(server.opened.container, "kept", "a", b"content")
     number = internal.segment_id
     raw = await peer.create_segment("raw/a")
     for request, kind in (
@@ -320,13 +317,12 @@ async def test_internal_segments_are_neither_listed_nor_counted(tmp_path: Path) 
     """Also not those that are in the checkpoint; a name of theirs is free again when they are deleted."""
     options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        container = server._open.container
+        container = server.opened.container
         for number in range(5):
             await internal_segment(container, "kept", f"{number}", b"content")
         await peer.create_segment("raw/a")
-        await server._open.flusher.flush()
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.flush()
+        await server.opened.flusher.checkpoint()
         await peer.create_segment("raw/b")
         await internal_segment(container, "kept", "new")
         with pytest.raises(SegmentExistsError):
@@ -339,8 +335,7 @@ async def test_internal_segments_are_neither_listed_nor_counted(tmp_path: Path) 
         assert server.statistics()["server"].segments == 2
         await peer.ask(m.DeleteSegment((await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)).segment_id), m.Done)
     async with Server(options) as server:
-        assert server._open is not None
-        container = server._open.container
+        container = server.opened.container
         assert len(container.state.segments) == 7
         assert server.statistics()["server"].segments == 1
         with container.state.segments.pin(["#kept/0"]):
@@ -365,8 +360,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
     files = stalled_machine(tmp_path)
     options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
     async with Server(options, files=files) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        container, checkpoints = server._open.container, server._open.checkpoints
+        container, checkpoints = server.opened.container, server.opened.checkpoints
         async with await Peer.connect(server.address) as gone:
             ids = [await gone.create_segment(f"raw/{number}") for number in range(6)]
             for segment_id in ids:
@@ -379,8 +373,8 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             cut = (await gone.ask(m.GetStream("a/cut"), m.StreamInfo)).segments[0].segment_id
             named, unnamed = await gone.open_writer("w1", ids[0]), await gone.open_writer("", ids[0])
             await gone.open_writer("w2", ids[0])
-            await server._open.flusher.flush()
-            await server._open.flusher.checkpoint()
+            await server.opened.flusher.flush()
+            await server.opened.flusher.checkpoint()
             await gone.create_segment("raw/last")  # the log holds its last batch
 
             files.stall(folder="wal")
@@ -411,7 +405,7 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             while server.statistics()["server"].connections > 1:
                 await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         # Numbers that are on their way lie below those of the checkpoint now.
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.checkpoint()
         gc.collect()
         here, reads = threading.get_ident(), []
         connection = checkpoints._reader._connection

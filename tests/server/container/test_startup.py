@@ -56,8 +56,7 @@ async def test_a_log_that_lost_its_end_never_gives_a_number_twice(tmp_path: Path
         await peer.store(segment_id, b"a" * 100)
         for _ in range(5):
             await peer.store(segment_id, b"b" * 100)
-        assert server._open is not None
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.checkpoint()
         saved = (tmp_path / CONTAINER / "checkpoint.db").read_bytes()
         data = logs(tmp_path)[0].read_bytes()
     await server.stop()
@@ -129,17 +128,15 @@ async def test_a_full_disk_does_not_keep_a_server_from_starting(tmp_path: Path) 
         assert await peer.read_all(segment_id) == b"a" * 100
         gone = await peer.ask(m.GetSegment(0, f"raw/{'long' * 20}-0"), m.SegmentInfo)
         await peer.ask(m.DeleteSegment(gone.segment_id), m.Done)
-        assert server._open is not None
         with pytest.raises(NoSpaceError):
-            await server._open.flusher.checkpoint()
-        replayed = server._open.summary
-        stored = server._open.checkpoints._connection
+            await server.opened.flusher.checkpoint()
+        replayed = server.opened.summary
+        stored = server.opened.checkpoints._connection
         assert stored is not None
         stored.execute("PRAGMA max_page_count=100000")
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.checkpoint()
     async with Server(server_options(killed, container=QUIET)) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        assert server._open.summary.checkpoint_sequence > replayed.last_sequence > replayed.checkpoint_sequence
+        assert server.opened.summary.checkpoint_sequence > replayed.last_sequence > replayed.checkpoint_sequence
         assert await peer.read_all(segment_id) == b"a" * 100
         assert await code_of(peer.ask(m.GetSegment(gone.segment_id, ""), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
 
@@ -159,9 +156,8 @@ async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(
         older = path.read_bytes()
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         await peer.store(segment_id, b"a" * 100)
-        assert server._open is not None
-        await server._open.flusher.flush()
-        epoch = server._open.environment.epoch
+        await server.opened.flusher.flush()
+        epoch = server.opened.environment.epoch
     (taken,) = storage.names()
     # As if these bytes had been written at another time, or by a fork.
     other = forged(storage._chunks[taken], end_wall_time_us=5)
@@ -169,20 +165,18 @@ async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(
     path.write_bytes(older)
 
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        assert server._open.environment.epoch == epoch
+        assert server.opened.environment.epoch == epoch
         with pytest.raises(ChunkExistsError):
-            await server._open.flusher.flush()
+            await server.opened.flusher.flush()
         if is_stored_before:
-            await server._open.flusher.checkpoint()
+            await server.opened.flusher.checkpoint()
         await saved_and_copied(server)
-        (chunk,) = server._open.container.segment(segment_id).chunks
+        (chunk,) = server.opened.container.segment(segment_id).chunks
         assert f"c0000/{chunk.name}" != taken
         assert storage._chunks[taken] == other
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(segment_id) == b"a" * 100
-        assert server._open is not None
-        assert server._open.environment.epoch == epoch + 2
+        assert server.opened.environment.epoch == epoch + 2
 
 
 @pytest.mark.asyncio
@@ -201,14 +195,12 @@ async def test_a_start_that_fails_after_a_restored_copy_does_not_spoil_the_next_
     options = server_options(tmp_path, container=QUIET)
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
-        assert server._open is not None
-        await server._open.flusher.checkpoint()
-        await server._open.flusher.copy()
+        await server.opened.flusher.checkpoint()
+        await server.opened.flusher.copy()
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         await peer.store(segment_id, b"x" * 100)
-        assert server._open is not None
-        await server._open.flusher.flush()
-        epoch = server._open.environment.epoch
+        await server.opened.flusher.flush()
+        epoch = server.opened.environment.epoch
     (tmp_path / CONTAINER / "checkpoint.db").unlink()
     storage.away = True
     for _ in range(2):
@@ -216,7 +208,6 @@ async def test_a_start_that_fails_after_a_restored_copy_does_not_spoil_the_next_
             await Server(options, storage=storage).start()
     storage.away = False
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        assert server._open.environment.epoch > epoch
-        assert server._open.keeps_orphans
+        assert server.opened.environment.epoch > epoch
+        assert server.opened.keeps_orphans
         assert await peer.read_all(segment_id) == b"x" * 100

@@ -32,25 +32,22 @@ COUNT = 12
 
 async def checkpoint(server: Server) -> None:
     """Let everything be idle."""
-    assert server._open is not None
-    await server._open.flusher.flush()
-    await server._open.flusher.checkpoint()
+    await server.opened.flusher.flush()
+    await server.opened.flusher.checkpoint()
 
 
 async def check_idle(server: Server) -> None:
     """Check that nothing is in memory, once nobody is connected."""
-    await until(lambda: not server._connections)
+    await until(lambda: not server.connections)
     await asyncio.sleep(0)  # idle entities leave memory after the step in which they fell idle
     gc.collect()
-    assert server._open is not None
     # The log still holds its last batch, and what that was about.
-    assert len(server._open.container.state.segments.present()) <= 1
+    assert len(server.opened.container.state.segments.present()) <= 1
 
 
 def reads_of(server: Server, *, in_loop: bool = False) -> list[str]:
     """Return a list that grows with each statement that reads single things from the checkpoint, or does it here."""
-    assert server._open is not None
-    connection = server._open.checkpoints._reader._connection
+    connection = server.opened.checkpoints._reader._connection
     assert connection is not None
     statements: list[str] = []
     here = threading.get_ident()
@@ -116,7 +113,7 @@ async def test_a_connection_that_is_lost_before_its_load_begins_leaves_nothing(t
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"x")
         await checkpoint(server)
-        (connection,) = server._connections
+        (connection,) = server.connections
         read = m.Read(segment_id=segment_id, offset=0, size_max=100, wait_ms=0)
 
         connection._dispatcher.take(Received(1, read))
@@ -148,7 +145,7 @@ async def test_a_violation_by_an_append_that_waited_to_be_loaded_is_told_as_one(
             assert isinstance(replies[-1], m.ErrorReply)
             assert replies[-1].code == ErrorCode.PROTOCOL
             assert "no PONG came" in replies[-1].message
-        assert server._counters.protocol_errors_total == 1
+        assert server.counters.protocol_errors_total == 1
 
 
 @pytest.mark.asyncio
@@ -236,17 +233,16 @@ async def test_nothing_is_read_for_one_who_has_not_said_hello(tmp_path: Path) ->
             with contextlib.suppress(ConnectionError):
                 await reader.read()
         writer.close()
-        assert server._counters.protocol_errors_total == 1
+        assert server.counters.protocol_errors_total == 1
         assert reads == []
 
 
 @pytest.mark.asyncio
 async def test_of_a_request_that_names_too_many_segments_none_is_read(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
         segment_id = await peer.create_segment("raw/a")
         # As if so many writers had been opened: numbers are given to all kinds of things in turn.
-        server._open.container.state.next_id += SEGMENTS_PER_STREAM_MAX + 1
+        server.opened.container.state.next_id += SEGMENTS_PER_STREAM_MAX + 1
         await peer.create_segment("raw/b")
         await checkpoint(server)
         reads = reads_of(server)

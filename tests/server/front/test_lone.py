@@ -30,8 +30,7 @@ class Scene:
 
     async def asleep(self) -> None:
         """Wait until the log thread has nothing to do, and forget the syncs so far."""
-        assert self.server._open is not None
-        writer = self.server._open.container.log._writer  # type: ignore[attr-defined]
+        writer = self.server.opened.container.log._writer  # type: ignore[attr-defined]
         await until(lambda: writer._is_idle)
         self.files.taken()
 
@@ -101,7 +100,7 @@ async def test_a_peer_that_left_is_not_remembered(scene: Scene) -> None:
     other = await Peer.connect(scene.server.address)
     await other.send(encode(m.Ping(), request_id=0))
     await other.receive()
-    connections = scene.server._connections
+    connections = scene.server.connections
     assert connections.heard_last is not None
     await other.close()
     await until(lambda: connections.heard_last is None)

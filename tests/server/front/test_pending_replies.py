@@ -117,8 +117,7 @@ async def test_who_does_not_wait_for_replies_is_read_up_to_a_number_of_them(scen
     for _ in range(REPLIES_MAX + 3):
         pipeline.begin("a/b")
     await pipeline.send()
-    assert scene.server._open is not None
-    container = scene.server._open.container
+    container = scene.server.opened.container
     await until(lambda: container.in_flight.replies_count == REPLIES_MAX)
 
     scene.peer.push(encode(m.Ping(), request_id=0))
@@ -148,7 +147,7 @@ async def test_what_is_refused_without_a_reply_refuses_what_follows(scene: Scene
     pipeline = await Pipeline.open(scene.peer)
     pipeline.wants_replies = False
     pipeline.whole("no/stream", scene.segments, b"lost")
-    number, failed = pipeline.begin("a/b"), scene.server._counters.requests_failed_total
+    number, failed = pipeline.begin("a/b"), scene.server.counters.requests_failed_total
     (part,) = pipeline.parts(number, [NO_SUCH_ID])
     pipeline.append(part, b"lost")
     pipeline.commit(number, (0, 1))
@@ -159,7 +158,7 @@ async def test_what_is_refused_without_a_reply_refuses_what_follows(scene: Scene
     assert told.names() == ["TRANSACTION_UNKNOWN", "BRANCHES_DIFFER"]
     assert told.outcomes == [ErrorCode.SEGMENT_NOT_FOUND] * 3
     assert scene.peer.replies == {}
-    assert scene.server._counters.requests_failed_total - failed == 8, "what is not told is counted, too"
+    assert scene.server.counters.requests_failed_total - failed == 8, "what is not told is counted, too"
 
 
 async def test_what_waits_to_be_decided_tells_nobody_who_wants_no_reply(scene: Scene) -> None:
@@ -180,8 +179,7 @@ async def test_what_waits_to_be_decided_tells_nobody_who_wants_no_reply(scene: S
 
     assert told.names() == ["StreamInfo", "TransactionReply"]
     assert scene.peer.replies == {}
-    assert scene.server._open is not None
-    assert len(scene.server._open.container.state.open_transactions) == 1
+    assert len(scene.server.opened.container.state.open_transactions) == 1
 
 
 async def test_who_wants_no_reply_is_read_until_too_much_waits_for_the_log(tmp_path: Path) -> None:
@@ -201,9 +199,8 @@ async def test_who_wants_no_reply_is_read_until_too_much_waits_for_the_log(tmp_p
                 number = pipeline.begin("a/b")
             pipeline.commit(number)
             await pipeline.send()
-            assert server._open is not None
-            waiting = server._open.container.in_flight
-            await until(lambda: server._counters.throttled_total)
+            waiting = server.opened.container.in_flight
+            await until(lambda: server.counters.throttled_total)
 
             with pytest.raises(TimeoutError):
                 await peer.receive(timeout_s=0.1)
@@ -216,7 +213,7 @@ async def test_who_wants_no_reply_is_read_until_too_much_waits_for_the_log(tmp_p
             files.resume()
             assert (await pipeline.told()).names() == ["TransactionReply"]
             assert server.statistics()["server"].throttle_reason == ""
-            assert len(server._open.container.state.open_transactions) == count - 1
+            assert len(server.opened.container.state.open_transactions) == count - 1
     finally:
         files.resume()
         await server.stop()

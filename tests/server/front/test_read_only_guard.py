@@ -46,7 +46,6 @@ class Disk:
     async def fill(self, server: Server, peer: Peer) -> None:
         """Make one of everything, save a checkpoint, and make more of it."""
         ids = self.ids
-        assert server._open is not None
         for name in ("a", "sealed"):
             ids[name] = await peer.create_segment(f"raw/{name}")
             await peer.store(ids[name], b"left")
@@ -64,8 +63,8 @@ class Disk:
         ids["open"] = transaction.number
         await transaction.write(b"event")
         ids["LATE"], *_ = await reserve(peer, 3)
-        await server._open.flusher.flush()
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.flush()
+        await server.opened.flusher.checkpoint()
         # All of this is acknowledged, and lost.
         await peer.store(ids["a"], b"lost", writer_number=ids["writer"], writer_epoch=1, event_number=1)
         await peer.ask(set_attribute(ids["a"], "key", expected=b"1", value=b"2"), m.Attribute)

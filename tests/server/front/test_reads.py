@@ -66,8 +66,7 @@ async def test_a_thousand_parked_readers_all_wake(tmp_path: Path) -> None:
         await writer.store(segment_id, b"x")
         for reader, request_id in waiting:
             assert bytes((await reader.reply(request_id, m.Data)).payload) == b"x"
-        assert server._open is not None
-        assert not server._open.container.segment(segment_id).watchers
+        assert not server.opened.container.segment(segment_id).watchers
         for reader in readers:
             await reader.close()
 
@@ -187,8 +186,7 @@ async def test_a_subscription_ends_with_the_segment(server: Server, peer: Peer) 
     assert header.request_id == subscription
     assert header.flags & m.DataFlag.END_OF_SEGMENT
     await peer.reply(seal, m.SegmentInfo)
-    assert server._open is not None
-    assert not server._open.container.segment(segment_id).watchers
+    assert not server.opened.container.segment(segment_id).watchers
 
 
 @pytest.mark.asyncio
@@ -288,8 +286,7 @@ async def test_a_connection_that_is_lost_leaves_no_reader(server: Server, peer: 
         await parked(gone, segment_id, 0)
         await gone.start(m.Subscribe(segment_id, 0, 10))
         await gone.info(segment_id)
-    assert server._open is not None
-    watchers = server._open.container.segment(segment_id).watchers
+    watchers = server.opened.container.segment(segment_id).watchers
     async with asyncio.timeout(PATIENCE_S):
         while watchers:
             await peer.info(segment_id)

@@ -305,8 +305,7 @@ async def test_openings_that_make_no_sense_are_refused(peer: Peer) -> None:
 @pytest.mark.asyncio
 async def test_there_is_a_bound(server: Server, peer: Peer) -> None:
     await create(peer)
-    assert server._open is not None
-    admitted = server._open.container.state.exclusive_writers.admitted
+    admitted = server.opened.container.state.exclusive_writers.admitted
     others = {-number: ExclusiveWriter(1, 1, "", 0) for number in range(1, EXCLUSIVE_WRITERS_COUNT_MAX + 1)}
     admitted |= others
 

@@ -45,8 +45,7 @@ async def running(tmp_path: Path, place: str) -> AsyncIterator[tuple[Client, Seg
                 for number in range(COUNT):
                     transaction.write(b"%06d" % number + bytes(190), timestamp_us=START_US + number * 1_000_000)
             await writer.write(b"last", timestamp_us=START_US + COUNT * 1_000_000)
-        assert server._open is not None
-        state = server._open.container.state
+        state = server.opened.container.state
         (segment,) = [each for each in state.segments.values() if each.stream_id]
         if place == "in chunks":
             await until(lambda: not state.merged and not segment.tail)

@@ -79,15 +79,13 @@ async def test_memory_checkpoint_and_reading_stay_flat(tmp_path: Path) -> None:
 
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         (segment_id,) = await create_stream(peer, "a/b", 1)
-        assert server._open is not None
-        assert server._services is not None
-        state = server._open.container.state
+        state = server.opened.container.state
         counts = []
         for total in (1000, 2000):
             await commit_many(peer, segment_id, 1000)
             await until(lambda: not (state.merged or state.unflushed or state.segments[segment_id].tail))
             await until(lambda: rows_of("links", "parts")["links"] == 0)
-            await server._services.transactions.forget()
+            await server.services.transactions.forget()
             await until(lambda: rows_of("transactions")["transactions"] <= OUTCOMES_COUNT_MAX)
             segment = state.segments[segment_id]
             assert segment.event_count == total

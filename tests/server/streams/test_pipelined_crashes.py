@@ -122,7 +122,7 @@ async def test_a_failed_sync_fails_all_of_it(tmp_path: Path, files: MemoryFileSy
         assert told.names()[:3] == [unknown.name] * 3
         assert told.outcomes == [unknown] * 2
         assert told.names()[3:] == ["SHUTTING_DOWN"] * 2  # nothing was stored: to be sent again
-        await until(lambda: server._open is not None and not server._open.container.has_failed)
+        await until(lambda: server.is_open and not server.opened.container.has_failed)
     async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
         assert await content_of(peer, "a/b") in ({}, dict.fromkeys(segments, b"event"))
 
@@ -163,8 +163,7 @@ async def test_the_live_state_is_the_one_that_is_recovered(
                 await scale_of_chance(peers[0], dice)
             for pipeline in pipelines:
                 await pipeline.told()
-        assert server._open is not None
-        state = server._open.container.state
+        state = server.opened.container.state
         live = durable_view(state)
         assert not state.admitted_transactions
         assert not state.admitted_segments
@@ -175,8 +174,7 @@ async def test_the_live_state_is_the_one_that_is_recovered(
             await peer.close()
         disk = files.copy()
     async with Server(options, clock=ManualClock(), files=disk) as server:
-        assert server._open is not None
-        assert durable_view(server._open.container.state) == live
+        assert durable_view(server.opened.container.state) == live
 
 
 def add_of_chance(pipeline: Pipeline, dice: Random, routed: dict[str, list[int]]) -> None:

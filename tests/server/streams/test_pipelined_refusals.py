@@ -256,8 +256,7 @@ async def test_a_seal_ends_those_that_are_about_to_begin(
     await pipeline.send()
     await until(files.stalled.is_set)
     sealed = await other.start(m.SealStream("a/b"))
-    assert server._open is not None
-    in_flight = server._open.container.in_flight
+    in_flight = server.opened.container.in_flight
     await until(lambda: any(isinstance(each, m.StreamSealed) for each in in_flight.records()))
     pipeline.append(part_id, b"late", event_number=2)
     pipeline.commit(number, (0, 2))

@@ -98,8 +98,7 @@ async def test_prepare_and_commit_arrive_with_the_rest(peer: Peer, server: Serve
     assert told.names() == ["TransactionReply", "Done", "Done", "TransactionReply", "TransactionReply"]
     assert sequence_of(server) == sequence + 1
     assert await content_of(peer, "a/b") == {segment_id: b"branch 5"}
-    assert server._open is not None
-    assert len(server._open.container.state.segments) == 2  # the stream's own, and one whose bytes are in it
+    assert len(server.opened.container.state.segments) == 2  # the stream's own, and one whose bytes are in it
 
 
 async def test_an_abort_arrives_with_the_rest(peer: Peer, server: Server) -> None:
@@ -114,9 +113,8 @@ async def test_an_abort_arrives_with_the_rest(peer: Peer, server: Server) -> Non
 
     assert await content_of(peer, "a/b") == {}
     assert (await outcome_of(peer, number=number)).state == TransactionState.ABORTED
-    assert server._open is not None
-    assert len(server._open.container.state.segments) == 2
-    assert server._open.container.state.open_transactions.parts_count == 0
+    assert len(server.opened.container.state.segments) == 2
+    assert server.opened.container.state.open_transactions.parts_count == 0
 
 
 async def test_it_is_not_said_to_be_over_before_it_is_durable(peer: Peer, other: Peer, files: MemoryFileSystem) -> None:
@@ -158,8 +156,7 @@ async def test_what_is_refused_renews_the_lease(peer: Peer, server: Server) -> N
     """It is named by it; its client has to have the time to send what is missing."""
     await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b", name="x")
-    assert server._open is not None
-    found = server._open.container.state.transactions[transaction.number]
+    found = server.opened.container.state.transactions[transaction.number]
     transaction.counts[0] = 5
     for refused in (transaction.commit, transaction.prepare):
         found.is_renewed = False
@@ -174,8 +171,7 @@ async def test_one_is_joined_as_it_was_and_committed_meanwhile(
     await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b", name="x")
     pipeline = await Pipeline.open(other)
-    assert server._open is not None
-    in_flight = server._open.container.in_flight
+    in_flight = server.opened.container.in_flight
     files.stall()
     await peer.start(m.CreateSegment("raw/a"))
     await until(files.stalled.is_set)
@@ -202,10 +198,9 @@ async def test_what_is_on_disk_is_loaded_before_what_follows(tmp_path: Path) -> 
         async with await Peer.connect(server.address) as peer:
             streams = {f"a/{number}": await create_stream(peer, f"a/{number}", 2) for number in range(40)}
             pipeline = await Pipeline.open(peer)
-            assert server._open is not None
-            await server._open.flusher.checkpoint()
+            await server.opened.flusher.checkpoint()
             await peer.ask(m.CreateSegment("raw/a"), m.SegmentInfo)  # the checkpoint is asked first about what is idle
-            state = server._open.container.state
+            state = server.opened.container.state
             idle = [name for name in streams if not state.streams.is_resident(name)]
             assert idle
             for name in idle[:3]:
@@ -235,10 +230,9 @@ async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
                 await transaction.write(b"event")
             info = await peer.ask(m.ScaleStream("a/b", opened, ranges), m.StreamInfo)
         assert transaction is not None
-        assert server._open is not None
-        state, loader = server._open.container.state, server._open.container.loader
-        await server._open.flusher.flush()
-        await server._open.flusher.checkpoint()
+        state, loader = server.opened.container.state, server.opened.container.loader
+        await server.opened.flusher.flush()
+        await server.opened.flusher.checkpoint()
         for number in range(60):
             await peer.ask(m.CreateSegment(f"raw/{number}"), m.SegmentInfo)
         opened = [segment.segment_id for segment in info.segments if not segment.sealed]
@@ -263,8 +257,7 @@ async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
 async def test_numbers_that_were_reserved_before_a_checkpoint_need_no_load(peer: Peer, server: Server) -> None:
     segments = await create_stream(peer, "a/b", 2)
     pipeline = await Pipeline.open(peer)
-    assert server._open is not None
-    await server._open.flusher.checkpoint()
+    await server.opened.flusher.checkpoint()
     pipeline.whole("a/b", segments, b"event")
     sequence = sequence_of(server)
 

@@ -36,8 +36,7 @@ async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
     """Whether they were begun just now, or come from the log or from the checkpoint; the last one gives them back."""
 
     def opened(server: Server) -> OpenTransactions:
-        assert server._open is not None
-        return server._open.container.state.open_transactions
+        return server.opened.container.state.open_transactions
 
     def over(server: Server) -> list[m.TransactionStream]:
         streams = [each.streams[0] for _, each in sorted(opened(server).by_number.items())]
@@ -61,9 +60,8 @@ async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
         assert begun[3].routed_ids[-1] == last
     async with Server(options) as server:
         over(server)
-        assert server._open is not None
-        await server._open.flusher.flush()
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.flush()
+        await server.opened.flusher.checkpoint()
     async with Server(options) as server, await Peer.connect(server.address) as peer:
         over(server)
         for each in begun:
@@ -82,8 +80,7 @@ async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
         await first.append(first.routed_ids[0], b"kept", branch=5)
         await first.add_parts(first.routed_ids[:1], branch=6)
         second = await PeerTransaction.begin(peer, "a/b")
-        assert server._open is not None
-        assert server._open.container.state.open_transactions.size_bytes == bound
+        assert server.opened.container.state.open_transactions.size_bytes == bound
         for request in (
             peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionReply),
             second.add_parts(second.routed_ids[:1]),
@@ -97,7 +94,7 @@ async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
         await first.abort()
         await second.add_parts(second.routed_ids[1:])
         await second.commit()
-        assert server._open.container.state.open_transactions.size_bytes == 0
+        assert server.opened.container.state.open_transactions.size_bytes == 0
 
 
 async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path) -> None:
@@ -152,8 +149,7 @@ async def test_addresses_share_the_bounds(tmp_path: Path) -> None:
         assert re.search(r"1 are prepared and .* `millrace txn abort --number N`", str(caught.value))
         assert await begun_together(other, await reserve(other, 3), "a/b") == [None, None, full]
         await prepared.abort()
-        opened = server._open.container.state.open_transactions if server._open else None
-        assert opened is not None
+        opened = server.opened.container.state.open_transactions
         assert (opened.prepared_count, opened.address_count("127.0.0.1"), opened.address_count("127.0.0.2")) == (
             0,
             3,

@@ -131,7 +131,6 @@ async def test_an_open_transaction_continues_after_a_restart(tmp_path: Path) -> 
         transaction = await PeerTransaction.begin(peer, "a/b")
         await transaction.write(b"one ")
     async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
         assert server.statistics()["transactions"].open == 1
         transaction.peer = peer
 
@@ -150,12 +149,11 @@ async def test_a_commit_of_many_segments_is_one_sync(tmp_path: Path) -> None:
         await create_stream(peer, "a/b", 64)
         transaction = await PeerTransaction.begin(peer, "a/b")
         await transaction.write(b"event")
-        assert server._open is not None
-        sequence = server._open.container.state.sequence
+        sequence = server.opened.container.state.sequence
 
         await transaction.commit()
 
-        assert server._open.container.state.sequence == sequence + 1
+        assert server.opened.container.state.sequence == sequence + 1
         assert sum(map(len, (await content_of(peer, "a/b")).values())) == 64 * len(b"event")
 
 
@@ -189,8 +187,7 @@ async def test_branches_are_taken_or_dropped_as_a_whole(peer: Peer, server: Serv
     await transaction.commit(7, 5, drops_others=True)
 
     assert await peer.read_all(segment_id) == b"kept, tookept "
-    assert server._open is not None
-    assert len(server._open.container.state.segments) == 3  # the stream's own, and two whose bytes are in it
+    assert len(server.opened.container.state.segments) == 3  # the stream's own, and two whose bytes are in it
 
 
 async def test_a_commit_sent_again_answers_with_the_outcome(peer: Peer) -> None:
@@ -221,8 +218,7 @@ async def test_an_abort_leaves_nothing(tmp_path: Path) -> None:
         await create_stream(peer, "a/b", 2)
         transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
         await transaction.write(b"event")
-        assert server._open is not None
-        state = server._open.container.state
+        state = server.opened.container.state
         await until(lambda: not state.unflushed)
         chunks = tmp_path / "tier2" / "c0000" / "segments"
         await until(lambda: len(list(chunks.rglob("*.chunk"))) == 2)
@@ -278,8 +274,7 @@ async def test_what_is_not_known_is_said_so(peer: Peer, server: Server) -> None:
     await peer.ask(begin_request(used, "a/b"), m.TransactionReply)
     await peer.ask(m.AbortTransaction(used, ""), m.TransactionReply)
     assert await code_of(peer.ask(m.AbortTransaction(unused, ""), m.TransactionReply)) is ErrorCode.TRANSACTION_UNKNOWN
-    assert server._open is not None
-    container = server._open.container
+    container = server.opened.container
     with await container.loader.pin(m.Required(transactions=[used])):
         await container.decide(m.OutcomesForgotten([used]))
 
@@ -428,8 +423,7 @@ async def test_a_lease_that_runs_out_aborts(tmp_path: Path) -> None:
             await held.append(held.routed_ids[0], b"x")
             await peer.ask(m.RenewTransactions([renewed.number]), m.Done)
 
-        assert server._open is not None
-        opened = server._open.container.state.open_transactions
+        opened = server.opened.container.state.open_transactions
         await until(lambda: len(opened) == 2)
         assert (await outcome_of(peer, number=left.number)).state == TransactionState.EXPIRED
         assert await code_of(left.commit()) is ErrorCode.TRANSACTION_ABORTED
@@ -472,11 +466,10 @@ async def test_one_that_a_checkpoint_has_stored_ends_where_nothing_idle_is_held(
         (segment_id,) = await create_stream(peer, "a/b", 1)
         transaction = await PeerTransaction.begin(peer, "a/b", name="one")
         await transaction.write(b"event")
-        assert server._open is not None
-        await server._open.flusher.checkpoint()
+        await server.opened.flusher.checkpoint()
         if ends == "prepare and commit":
             await transaction.prepare()
-            await server._open.flusher.checkpoint()
+            await server.opened.flusher.checkpoint()
         # So its stream, and what it is merged into, are in memory: nothing has to be loaded, and pinned for that.
         await peer.store(segment_id, b"before ")
         saved = m.NamedCut(m.CutKind.BOOKMARK, "here", [m.SavedPosition(segment_id, 0, 0)])

@@ -84,8 +84,7 @@ async def test_a_commit_that_waits_holds_the_lease(tmp_path: Path) -> None:
         waiting, left = [await PeerTransaction.begin(peer, "a/b", lease_ms=2000) for _ in range(2)]
         await waiting.write(b"event")
         await left.write(b"event")
-        assert server._open is not None
-        container = server._open.container
+        container = server.opened.container
         files.stall(folder="wal")
         middle = KEY_SPACE // 2
         ranges = [m.KeyRangeRecord(0, middle - 1), m.KeyRangeRecord(middle, KEY_SPACE - 1)]

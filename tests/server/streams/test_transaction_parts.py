@@ -39,8 +39,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def state_of(server: Server) -> ContainerState:
-    assert server._open is not None
-    return server._open.container.state
+    return server.opened.container.state
 
 
 def chunks_in(folder: Path) -> list[Path]:
@@ -239,7 +238,6 @@ async def test_an_abandoned_transaction_leaves_nothing(tmp_path: Path) -> None:
             assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.EXPIRED
             assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
         assert len(state.writers) == writer_count + 3  # those of the test, which are not of the transactions
-        assert server._services is not None
-        statistics = server._services.transactions.statistics
+        statistics = server.services.transactions.statistics
         assert (statistics.open, statistics.expired_total, statistics.oldest_age_s) == (0, 3, 0.0)
         assert isinstance((await peer.settled(await peer.append(transactions[0].routed_ids[0], b"x")))[0], Stored)

@@ -53,8 +53,7 @@ async def written(peer: Peer, producer: Producer, payload: bytes) -> PeerTransac
 
 
 async def forget(server: Server) -> None:
-    assert server._services is not None
-    await server._services.unused_producers.forget()
+    await server.services.unused_producers.forget()
 
 
 async def is_known(peer: Peer, writer_id: str = W) -> bool:
@@ -115,9 +114,7 @@ async def test_a_producer_that_replaced_a_run_stays(server: Server, peer: Peer) 
 async def test_what_begins_while_its_producer_is_forgotten_begins_a_new_one(server: Server, peer: Peer) -> None:
     await (await begun(peer, Producer(W, H, R, S))).abort()
     (number,) = await reserve(peer, 1)
-    assert server._open is not None
-    state, services = server._open.container.state, server._services
-    assert services is not None
+    state, services = server.opened.container.state, server.services
     producers = services.unused_producers._producers
     before = state.producers.find(W)
     assert before is not None

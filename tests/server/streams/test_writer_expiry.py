@@ -33,10 +33,9 @@ def started(folder: Path, clock: ManualClock, *, options: WritersOptions = OPTIO
 
 async def pass_time(server: Server, clock: ManualClock, duration_s: float) -> None:
     """Let time pass, and let the server look at its writers as often as it would."""
-    assert server._services is not None
     for _ in range(round(duration_s / STEP_S)):
         clock.move(STEP_S)
-        await server._services.expiry.expire()
+        await server.services.expiry.expire()
 
 
 def fields_of(opened: m.WriterOpened) -> dict[str, Any]:
@@ -245,8 +244,7 @@ async def test_a_server_that_stood_still_lets_no_writer_expire(tmp_path: Path) -
         segment_id = await peer.create_segment("raw/a")
         writer = fields_of(await peer.open_writer("", segment_id))
         clock.move(1e9)
-        assert server._services is not None
-        await server._services.expiry.expire()
+        await server.services.expiry.expire()
         await peer.store(segment_id, b"one", event_number=1, **writer)
 
 
@@ -272,18 +270,16 @@ async def test_a_writer_with_an_append_on_its_way_does_not_expire(tmp_path: Path
     async with started(tmp_path, ManualClock()) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         writer = fields_of(await peer.open_writer("", segment_id))
-        assert server._open is not None
-        assert server._services is not None
         request_id = peer.next_id()
         peer.push(append_frame(segment_id, b"one", request_id=request_id, event_number=1, **writer))
-        await at_once(server._open.container.in_flight.writers)
-        await server._services.expiry._expire_idle([writer["writer_number"]], all_of_them)
+        await at_once(server.opened.container.in_flight.writers)
+        await server.services.expiry._expire_idle([writer["writer_number"]], all_of_them)
         assert await peer.settled([request_id]) == [Stored(0, duplicate=False)]
         await peer.store(segment_id, b"two", event_number=2, **writer)
         assert server.statistics()["writers"].unnamed_expired_total == 0
 
         looks = [
-            server._services.expiry._expire_idle([writer["writer_number"]], all_of_them) for _ in range(2)
+            server.services.expiry._expire_idle([writer["writer_number"]], all_of_them) for _ in range(2)
         ]  # the other one's record is on its way
         await asyncio.gather(*looks)
         assert server.statistics()["writers"].unnamed_expired_total == 1
@@ -297,9 +293,7 @@ async def test_what_comes_while_an_expiry_is_queued_is_decided_after_it(tmp_path
         segment_id = await peer.create_segment("raw/a")
         writer = fields_of(await peer.open_writer("till-7", segment_id))
         await peer.store(segment_id, b"one", event_number=1, **writer)
-        assert server._open is not None
-        assert server._services is not None
-        control = server._services.expiry._writers
+        control = server.services.expiry._writers
         decided = control.expire(marked=[writer["writer_number"]], forgotten=[])
         with pytest.raises(Exception, match="idle for too long"):
             await control.open("till-7")

@@ -78,7 +78,6 @@ async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoin
     ):
         segment_id = await peer.create_segment("raw/a")
         await flusher_of(server).checkpoint()
-        assert server._open is not None
         files.on_reading = damage
         with pytest.raises(StorageError, match="the checkpoint is not") as caught:
             await flusher_of(server).copy()
@@ -88,7 +87,7 @@ async def test_a_damaged_copy_of_a_good_checkpoint_is_no_damage_of_the_checkpoin
         await flusher_of(server).copy()
         assert len(storage.names(CHECKPOINT_PREFIX)) == 1
         assert (await peer.info(segment_id)).segment_id == segment_id
-        assert server._open.container.checkpoint_damage is None
+        assert server.opened.container.checkpoint_damage is None
 
 
 class HeldStore(CheckpointStore):
@@ -112,11 +111,10 @@ async def test_a_save_that_nobody_waits_for_is_not_made_after_a_newer_one(tmp_pa
         Server(server_options(tmp_path / "data", container=QUIET)) as server,
         await Peer.connect(server.address) as peer,
     ):
-        assert server._open is not None
         with contextlib.closing(HeldStore(tmp_path / "held.db")) as store:
-            environment = server._open.environment
+            environment = server.opened.environment
             checkpointer = Checkpointer(
-                server._open.container,
+                server.opened.container,
                 checkpoints=store,
                 storage=environment.storage,
                 ownership=environment.ownership,

@@ -36,13 +36,11 @@ from tests.support.waiting import PATIENCE_S, until
 
 
 def segment_of(server: Server, segment_id: int) -> Segment:
-    assert server._open is not None
-    return server._open.container.segment(segment_id)
+    return server.opened.container.segment(segment_id)
 
 
 def flusher_of(server: Server) -> Flusher:
-    assert server._open is not None
-    return server._open.flusher
+    return server.opened.flusher
 
 
 async def flushed(server: Server, peer: Peer, segment_id: int) -> None:
@@ -204,7 +202,7 @@ async def test_a_segment_emptied_while_it_waits_to_be_flushed_stops_no_other(tmp
             await peer.append(kept, bytes(100))
             await peer.start(m.TruncateSegment(segment_id, 2000) if number % 2 else m.DeleteSegment(segment_id))
         await flushed(server, peer, kept)
-        assert server._fatal is None
+        assert server.failure is None
         assert (await peer.info(kept)).length == 10_000
 
 
@@ -321,8 +319,7 @@ async def test_a_checkpoint_presses_when_the_log_could_be_recycled_but_not_while
     """The copy that is being made is of the checkpoint before; a newer one would not recycle the log sooner."""
     options = server_options(tmp_path, container=QUIET, wal=replace(SMALL_WAL, files_max=64))
     async with Server(options) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        flusher, log = flusher_of(server), server._open.container.log
+        flusher, log = flusher_of(server), server.opened.container.log
         segment_id = await peer.create_segment("raw/a")
         flusher._checkpointer.begun_s -= 1.0
         assert not flusher._is_checkpoint_due()

@@ -30,9 +30,8 @@ class Trickle:
         self._peer = peer
         self._clock = clock
         self._segment_ids = segment_ids
-        assert server._open is not None
-        self.container = server._open.container
-        self.flusher = server._open.flusher
+        self.container = server.opened.container
+        self.flusher = server.opened.flusher
 
     async def run(self, duration_s: float, *, step_s: float = 0.5, payload: bytes = b"x" * 20) -> None:
         """Append to every segment in each step, and let the flusher do what is due."""
@@ -104,8 +103,7 @@ async def test_many_deletes_let_a_flush_go_first(tmp_path: Path) -> None:
     storage = MeasuredStorage(FaultyStorage(), clock=clock)
     options = server_options(tmp_path, container=replace(PAID, flush_size_bytes=KIB))
     async with Server(options, storage=storage, clock=clock) as server, await Peer.connect(server.address) as peer:
-        assert server._open is not None
-        flusher, garbage = server._open.flusher, server._open.container.state.garbage
+        flusher, garbage = server.opened.flusher, server.opened.container.state.garbage
         segment_id = await peer.create_segment("raw/a")
         storage.requests.clear()
         storage.latency_s = 0.03
@@ -130,8 +128,7 @@ async def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path) -> No
     inner = FaultyStorage()
     storage = MeasuredStorage(inner, clock=clock)
     async with Server(server_options(tmp_path), storage=storage, clock=clock) as server:
-        assert server._open is not None
-        flusher, garbage = server._open.flusher, server._open.container.state.garbage
+        flusher, garbage = server.opened.flusher, server.opened.container.state.garbage
 
         def fail(when: str, action: str, name: str) -> None:
             if (when, action) == ("before", "delete") and name.endswith("3.chunk"):

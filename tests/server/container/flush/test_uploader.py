@@ -378,8 +378,7 @@ async def test_a_truncation_inside_of_what_was_merged_is_flushed_and_started_wit
         target, source = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
         for number in range(40):
             await peer.store(source, bytes([number]) * 10_000)
-        assert server._open is not None
-        container = server._open.container
+        container = server.opened.container
         await until(lambda: not container.state.unflushed)
         storage.open.clear()
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
@@ -416,19 +415,18 @@ async def test_a_missing_chunk_of_a_merged_segment_holds_no_part_of_the_log(tmp_
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         target, source = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
         await peer.store(source, b"merged ")
-        assert server._open is not None
-        await server._open.flusher.flush()
+        await server.opened.flusher.flush()
         (name,) = storage.names()
         data = await storage.read(name, offset=0, size=1 << 20)
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
         await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
         await storage.delete(name)
-        server._open.container.reader.forget(server._open.container.segment(target))
+        server.opened.container.reader.forget(server.opened.container.segment(target))
         await peer.store(target, b"last")
-        await server._open.flusher.flush()
-        await server._open.flusher.checkpoint()
-        await server._open.flusher.copy()
-        state = server._open.container.state
+        await server.opened.flusher.flush()
+        await server.opened.flusher.checkpoint()
+        await server.opened.flusher.copy()
+        state = server.opened.container.state
         assert (state.tail_bytes, state.replay_from) == (0, state.sequence + 1)
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(target, start=7) == b"last"
@@ -437,10 +435,9 @@ async def test_a_missing_chunk_of_a_merged_segment_holds_no_part_of_the_log(tmp_
         assert caught.value.code is ErrorCode.SEGMENT_DAMAGED
         await storage.publish(name, [data])
         assert await peer.read_all(target) == b"merged last"
-        assert server._open is not None
-        state = server._open.container.state
+        state = server.opened.container.state
         await peer.ask(m.TruncateSegment(target, 7), m.SegmentInfo)
-        await server._open.flusher.checkpoint()
-        await server._open.flusher.copy()
+        await server.opened.flusher.checkpoint()
+        await server.opened.flusher.copy()
         assert (state.merged, state._held) == ({}, {})
         assert name not in storage.names(), "it goes with its part of the target"
