@@ -41,7 +41,10 @@ SECTIONS: Final = {
     ),
     "front": (
         "Connections",
-        "More about [slow readers](operations.md#slow-readers) and [strangers](operations.md#strangers).",
+        (
+            "More about [slow readers](operations.md#slow-readers) and"
+            " [unauthenticated connections](operations.md#unauthenticated-connections)."
+        ),
     ),
     "metrics": ("Metrics", "[What they say](observability.md#metrics)."),
     "feed": ("Feeds", "Events over HTTP; [what they are](streams.md#over-http)."),

@@ -89,7 +89,7 @@ class ServerStatistics:
     streams: int
     writers: int
     connections: int
-    strangers: int
+    unauthenticated_connections: int
     tail_bytes: int
     unflushed_segments: int
     exclusive_writers: int
@@ -363,7 +363,7 @@ class Server:
                 streams=len(state.streams),
                 writers=len(state.writers),
                 connections=len(self.connections),
-                strangers=self.connections.strangers_count,
+                unauthenticated_connections=self.connections.unauthenticated_count,
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
                 exclusive_writers=len(state.exclusive_writers.durable),

@@ -46,8 +46,8 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
             "connections",
             "Open connections, also those that are no clients yet. Compare with MILLRACE_FRONT_CONNECTIONS_COUNT_MAX.",
         ),
-        strangers=Declared(
-            "strangers",
+        unauthenticated_connections=Declared(
+            "unauthenticated_connections",
             "Connections that have not sent their first message. If there are many, something scans the port.",
         ),
         tail_bytes=Declared(
@@ -217,8 +217,8 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
         shed_total=Declared(
             "shed_total", "Connections turned away because there were too many. Alert if it keeps rising."
         ),
-        strangers_shed_total=Declared(
-            "strangers_shed_total",
+        unauthenticated_connections_shed_total=Declared(
+            "unauthenticated_connections_shed_total",
             "Connections ended before their first message, to make room for others: something scans the port.",
         ),
         protocol_errors_total=Declared(

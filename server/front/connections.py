@@ -1,12 +1,12 @@
-"""The connections of a server: clients, and strangers that have not finished their HELLO.
+"""The connections of a server: clients, and unauthenticated connections, whose HELLO is not finished.
 
-Clients and strangers have bounds of their own, so strangers cannot use up the connections of clients. Addresses share
+Both have bounds of their own, so unauthenticated connections cannot use up the connections of clients. Addresses share
 each bound (`shares`): one address gets at most half, and an address without connections finds a place.
 
-A stranger that gets a place may use the whole handshake timeout. The other strangers are on *probation*: if there are
-too many of them, the address with the most is found, and its connection that has waited longest is shed. A client
+An unauthenticated connection with a place may use the whole handshake timeout. The others are on *probation*: if there
+are too many of them, the server sheds the connection that has waited longest, of the address with the most. A client
 sends its HELLO at once, so it gets in, even from the address of a flood. Connections whose token was wrong wait for
-their refusal; they are shed before all others.
+their rejection; they are shed before all others.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ LAPSED: Final = LeaseLapsedError(
     " the others, and this one again",
     retry_after_ms=1000,
 )
-STRANGERS_SHARE_OF_DESCRIPTORS: Final = 4
-"""At most one in so many of the descriptors that connections may have is a stranger's."""
+UNAUTHENTICATED_SHARE_OF_DESCRIPTORS: Final = 4
+"""Unauthenticated connections get at most one in so many of the descriptors of connections."""
 
 
 class Shedable(Protocol):
@@ -52,14 +52,14 @@ class Connections:
     def __init__(self, options: FrontOptions, *, counters: FrontCounters) -> None:
         self._options = options
         self._counters = counters
-        self._per_address_count_max = options.strangers_per_address_count_max
+        self._per_address_count_max = options.unauthenticated_connections_per_address_count_max
         # Connections that do not have their sockets yet.
         self._expected: set[Any] = set()
-        # The address of each client, and of each stranger that has a place.
+        # The address of each client, and of each unauthenticated connection that has a place.
         self._clients: dict[Any, str] = {}
         self._client_shares = Shares[str](options.connections_count_max)
-        self._strangers: dict[Any, str] = {}
-        self._stranger_shares = Shares[str](options.strangers_count_max)
+        self._unauthenticated: dict[Any, str] = {}
+        self._unauthenticated_shares = Shares[str](options.unauthenticated_connections_count_max)
         self._probation = _Probation()
         self.proxies = TrustedProxies(options.trusted_proxies)
         self.heard_last: Any = None
@@ -67,21 +67,21 @@ class Connections:
         self._emptied.set()
 
     def __len__(self) -> int:
-        return len(self._expected) + len(self._clients) + self.strangers_count
+        return len(self._expected) + len(self._clients) + self.unauthenticated_count
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([*self._expected, *self._clients, *self._strangers, *self._probation])
+        return iter([*self._expected, *self._clients, *self._unauthenticated, *self._probation])
 
     @property
-    def strangers_count(self) -> int:
+    def unauthenticated_count(self) -> int:
         """How many have not finished their HELLO."""
-        return len(self._strangers) + len(self._probation)
+        return len(self._unauthenticated) + len(self._probation)
 
     @property
     def count_max(self) -> int:
         """The most connections that there can be."""
-        clients_count_max, strangers_count_max = self._client_shares.places_count, self._stranger_shares.places_count
-        return clients_count_max + strangers_count_max + self._per_address_count_max
+        places_count = self._client_shares.places_count + self._unauthenticated_shares.places_count
+        return places_count + self._per_address_count_max
 
     async def emptied(self) -> None:
         """Return when there are none. Safe to cancel."""
@@ -90,11 +90,11 @@ class Connections:
     def bound(self, count_max: int) -> None:
         """Stay below a number of connections, whatever the options say: there are no descriptors for more."""
         options = self._options
-        strangers_max = max(2, count_max // STRANGERS_SHARE_OF_DESCRIPTORS)
-        self._per_address_count_max = min(options.strangers_per_address_count_max, strangers_max // 2)
-        rest = strangers_max - self._per_address_count_max
-        self._stranger_shares.places_count = min(options.strangers_count_max, rest)
-        rest = count_max - self._stranger_shares.places_count - self._per_address_count_max
+        places_max = max(2, count_max // UNAUTHENTICATED_SHARE_OF_DESCRIPTORS)
+        self._per_address_count_max = min(options.unauthenticated_connections_per_address_count_max, places_max // 2)
+        rest = places_max - self._per_address_count_max
+        self._unauthenticated_shares.places_count = min(options.unauthenticated_connections_count_max, rest)
+        rest = count_max - self._unauthenticated_shares.places_count - self._per_address_count_max
         self._client_shares.places_count = max(1, min(options.connections_count_max, rest))
 
     def expect(self, connection: Shedable) -> None:
@@ -103,18 +103,18 @@ class Connections:
         self._emptied.clear()
 
     def arrived(self, connection: Shedable, address: str) -> bool:
-        """Add a connection to the strangers, or move it to those of another address.
+        """Add an unauthenticated connection, or change the address it counts for.
 
         Returns:
             False if the address has no place for a client; the connection is not added then.
         """
         self._expected.discard(connection)
-        self._forget_stranger(connection)
+        self._forget_unauthenticated(connection)
         if not self._client_shares.has_room(address):
             return False
-        shares = self._stranger_shares
+        shares = self._unauthenticated_shares
         if shares.has_room(address) and shares.count_of(address) < self._per_address_count_max:
-            self._strangers[connection] = address
+            self._unauthenticated[connection] = address
             shares.take(address)
         else:
             self._probation.add(connection, address)
@@ -122,16 +122,16 @@ class Connections:
         return True
 
     def refused(self, connection: Shedable) -> None:
-        """Shed a stranger before all others from now on: its token was wrong, and it only waits for the refusal."""
-        self._forget_stranger(connection)
+        """Shed a connection before all others from now on: its token was wrong, and it only waits for the rejection."""
+        self._forget_unauthenticated(connection)
         self._probation.add_refused(connection)
         self._shed_probation()
 
     def greeted(self, connection: Shedable, address: str) -> bool:
-        """Move a stranger that has finished the HELLO to the clients; return False if there is no place for it."""
+        """Move a connection that has finished its HELLO to the clients; return False if there is no place for it."""
         if not self._client_shares.has_room(address):
             return False
-        self._forget_stranger(connection)
+        self._forget_unauthenticated(connection)
         self._clients[connection] = address
         self._client_shares.take(address)
         return True
@@ -139,7 +139,7 @@ class Connections:
     def left(self, connection: Shedable) -> None:
         """Forget a connection; one that is not here is fine."""
         self._expected.discard(connection)
-        self._forget_stranger(connection)
+        self._forget_unauthenticated(connection)
         address = self._clients.pop(connection, None)
         if address is not None:
             self._client_shares.release(address)
@@ -150,18 +150,18 @@ class Connections:
 
     def _shed_probation(self) -> None:
         if len(self._probation) > self._per_address_count_max:
-            self._counters.strangers_shed_total += 1
+            self._counters.unauthenticated_connections_shed_total += 1
             self._probation.pop().shed()
 
-    def _forget_stranger(self, connection: Shedable) -> None:
+    def _forget_unauthenticated(self, connection: Shedable) -> None:
         self._probation.discard(connection)
-        address = self._strangers.pop(connection, None)
+        address = self._unauthenticated.pop(connection, None)
         if address is not None:
-            self._stranger_shares.release(address)
+            self._unauthenticated_shares.release(address)
 
 
 class _Probation:
-    """Strangers without a place, in the order in which they are shed."""
+    """Unauthenticated connections without a place, in the order in which they are shed."""
 
     def __init__(self) -> None:
         self._addresses: dict[Shedable, str] = {}

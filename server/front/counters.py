@@ -10,7 +10,7 @@ class FrontCounters:
     connections_total: int = 0
     refused_total: int = 0
     shed_total: int = 0
-    strangers_shed_total: int = 0
+    unauthenticated_connections_shed_total: int = 0
     protocol_errors_total: int = 0
     foreign_protocol_total: int = 0
     frames_total: int = 0

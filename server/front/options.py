@@ -23,9 +23,9 @@ class FrontOptions:
     Attributes:
         connections_count_max: how many clients may be connected; the newest ones above this are refused. One address
             may have as many connections as are free: half of them, if it is the only one.
-        strangers_count_max: how many connections may be open that have not sent their first message; they do not count
-            as clients. One address may have at most half of them.
-        strangers_per_address_count_max: how many of these may come from one address.
+        unauthenticated_connections_count_max: how many connections may be open that have not sent their first message;
+            they do not count as clients. One address may have at most half of them.
+        unauthenticated_connections_per_address_count_max: how many of these may come from one address.
         handshake_timeout_s: how long a client may take to send its first message.
         frame_timeout_s: how long a message that has begun may take to arrive.
         keepalive_s: after this time of silence the server asks a client whether it is alive; after the same time again
@@ -43,8 +43,8 @@ class FrontOptions:
     """
 
     connections_count_max: int = 10_000
-    strangers_count_max: int = 1_000
-    strangers_per_address_count_max: int = 250
+    unauthenticated_connections_count_max: int = 1_000
+    unauthenticated_connections_per_address_count_max: int = 250
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
     frame_timeout_s: float = 30.0
     keepalive_s: float = 20.0
@@ -60,8 +60,9 @@ class FrontOptions:
 
     def __post_init__(self) -> None:
         demand_at_least(
-            self, 1, "connections_count_max", "strangers_count_max", "strangers_per_address_count_max",
-            "tasks_count_max", "parked_reads_count_max", "write_buffer_bytes_high",
+            self, 1, "connections_count_max", "unauthenticated_connections_count_max",
+            "unauthenticated_connections_per_address_count_max", "tasks_count_max", "parked_reads_count_max",
+            "write_buffer_bytes_high",
         )  # fmt: skip
         demand_above_zero(self, "handshake_timeout_s", "frame_timeout_s", "keepalive_s", "reader_patience_s")
         demand_at_least(self, REQUEST_BYTES_MIN, "request_bytes_max")

@@ -1,8 +1,8 @@
 """Compares tokens with the token of the server.
 
-The right token is accepted whatever else came from the same address: strangers and clients that use one proxy share
-it. A wrong token costs its own connection a delay. So guessing is as fast as connections are, and a token has to be
-long and random; but a guesser locks out nobody.
+The right token is accepted whatever else came from the same address: all peers of one proxy share it. A wrong
+token costs its own connection a delay. So guessing is as fast as connections are, and a token has to be long and
+random; but a guesser locks out nobody.
 """
 
 import hmac

@@ -42,7 +42,7 @@ async def send_alone(server: Server, peer: Peer, data: bytes) -> None:
     def seen() -> tuple[int, int, int]:
         statistics = server.statistics()
         parties = statistics["server"]
-        return statistics["front"].received_bytes_total, parties.connections, parties.strangers
+        return statistics["front"].received_bytes_total, parties.connections, parties.unauthenticated_connections
 
     before = seen()
     await peer.send(data)
@@ -115,7 +115,9 @@ async def test_a_wrong_token_is_told_and_ends_the_connection(tmp_path: Path, cap
 @pytest.mark.asyncio
 async def test_wrong_tokens_do_not_keep_the_right_one_out(tmp_path: Path) -> None:
     """Behaviours 53, 104: each wrong token waits on its own connection, also those of the same address."""
-    front = FrontOptions(token="sesame-7", strangers_count_max=10, strangers_per_address_count_max=5)
+    front = FrontOptions(
+        token="sesame-7", unauthenticated_connections_count_max=10, unauthenticated_connections_per_address_count_max=5
+    )
     async with Server(server_options(tmp_path, front=front)) as server, AsyncExitStack() as stack:
         for number in range(30):
             peer = await stack.enter_async_context(await Peer.connect(server.address, greet=False))
@@ -123,7 +125,7 @@ async def test_wrong_tokens_do_not_keep_the_right_one_out(tmp_path: Path) -> Non
         for _ in range(10):
             async with await Peer.connect(server.address, token="sesame-7"):
                 pass
-        assert server.statistics()["server"].strangers <= 15
+        assert server.statistics()["server"].unauthenticated_connections <= 15
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""Strangers and clients have bounds of their own, which addresses share."""
+"""Unauthenticated connections and clients have bounds of their own, which addresses share."""
 
 import asyncio
 import socket
@@ -17,7 +17,11 @@ from tests.support.protocol import Peer, hello
 from tests.support.servers import server_options
 from tests.support.waiting import until
 
-SMALL = FrontOptions(connections_count_max=4, strangers_count_max=6, strangers_per_address_count_max=3)
+SMALL = FrontOptions(
+    connections_count_max=4,
+    unauthenticated_connections_count_max=6,
+    unauthenticated_connections_per_address_count_max=3,
+)
 
 
 class Someone:
@@ -42,7 +46,7 @@ def connections() -> Connections:
     return Connections(SMALL, counters=FrontCounters())
 
 
-def test_strangers_of_one_address_do_not_take_the_places_of_another(connections: Connections) -> None:
+def test_unauthenticated_connections_of_one_address_do_not_take_the_places_of_another(connections: Connections) -> None:
     """Behaviours 87, 104: the address with the most on probation makes room."""
     first = [arrived(connections, "10.0.0.1") for _ in range(50)]
     other = [arrived(connections, "10.0.0.2") for _ in range(3)]
@@ -51,14 +55,14 @@ def test_strangers_of_one_address_do_not_take_the_places_of_another(connections:
     assert not any(someone.is_shed for someone in other)
 
 
-def test_strangers_of_many_addresses_are_bounded_in_all(connections: Connections) -> None:
+def test_unauthenticated_connections_of_many_addresses_are_bounded_in_all(connections: Connections) -> None:
     """Behaviour 87."""
     everybody = [arrived(connections, f"10.0.0.{number}") for number in range(100)]
-    assert connections.strangers_count == 6 + 3
+    assert connections.unauthenticated_count == 6 + 3
     assert [index for index, someone in enumerate(everybody) if not someone.is_shed] == [0, 1, 2, 3, 4, 5, 97, 98, 99]
 
 
-def test_clients_have_places_that_no_stranger_takes(connections: Connections) -> None:
+def test_clients_have_places_that_no_unauthenticated_connection_takes(connections: Connections) -> None:
     """Behaviour 87."""
     for _ in range(30):
         arrived(connections, "10.0.0.1")
@@ -107,10 +111,10 @@ def test_all_places_are_given_back(connections: Connections) -> None:
         for number, someone in enumerate(everybody[:3]):
             assert connections.greeted(someone, f"10.0.0.{number % 2}")
         connections.refused(everybody[3])
-        assert len(connections) == len(list(connections)) == 3 + connections.strangers_count
+        assert len(connections) == len(list(connections)) == 3 + connections.unauthenticated_count
         for someone in everybody:
             connections.left(someone)
-        assert (len(connections), connections.strangers_count) == (0, 0)
+        assert (len(connections), connections.unauthenticated_count) == (0, 0)
 
 
 def test_descriptors_bound_all_of_them() -> None:
@@ -127,7 +131,11 @@ def test_descriptors_bound_all_of_them() -> None:
 @pytest.mark.asyncio
 async def test_peers_that_never_finish_hello_keep_nobody_out(tmp_path: Path) -> None:
     """Behaviour 87: not even clients of their own address, and however they come back."""
-    front = FrontOptions(strangers_count_max=20, strangers_per_address_count_max=10, handshake_timeout_s=30.0)
+    front = FrontOptions(
+        unauthenticated_connections_count_max=20,
+        unauthenticated_connections_per_address_count_max=10,
+        handshake_timeout_s=30.0,
+    )
     async with Server(server_options(tmp_path, front=front)) as server, AsyncExitStack() as stack:
         for _ in range(100):
             stranger = await stack.enter_async_context(await Peer.connect(server.address, greet=False))
@@ -138,14 +146,14 @@ async def test_peers_that_never_finish_hello_keep_nobody_out(tmp_path: Path) -> 
         for client in clients:
             await client.ask(m.ListStreams("", "", 1), m.StreamList)
         statistics = server.statistics()
-        assert statistics["server"].strangers <= 20 + 10
-        assert statistics["front"].strangers_shed_total >= 200 - 20
+        assert statistics["server"].unauthenticated_connections <= 20 + 10
+        assert statistics["front"].unauthenticated_connections_shed_total >= 200 - 20
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_stranger_that_is_shed_is_told(tmp_path: Path) -> None:
-    front = FrontOptions(strangers_count_max=1, strangers_per_address_count_max=1)
+async def test_an_unauthenticated_connection_that_is_shed_is_told(tmp_path: Path) -> None:
+    front = FrontOptions(unauthenticated_connections_count_max=1, unauthenticated_connections_per_address_count_max=1)
     async with Server(server_options(tmp_path, front=front)) as server, AsyncExitStack() as stack:
         strangers = [await stack.enter_async_context(await Peer.connect(server.address, greet=False)) for _ in range(3)]
         (reply,) = await strangers[1].ended()
@@ -155,9 +163,13 @@ async def test_a_stranger_that_is_shed_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_strangers_of_another_address_leave_the_places_of_mine(tmp_path: Path) -> None:
+async def test_unauthenticated_connections_of_another_address_leave_the_places_of_mine(tmp_path: Path) -> None:
     """Behaviour 87: real addresses."""
-    front = FrontOptions(strangers_count_max=100, strangers_per_address_count_max=5, handshake_timeout_s=30.0)
+    front = FrontOptions(
+        unauthenticated_connections_count_max=100,
+        unauthenticated_connections_per_address_count_max=5,
+        handshake_timeout_s=30.0,
+    )
     async with Server(server_options(tmp_path, front=front)) as server:
         host, _, port = server.address.rpartition(":")
         with ExitStack() as sockets:
@@ -169,7 +181,7 @@ async def test_strangers_of_another_address_leave_the_places_of_mine(tmp_path: P
                     )
 
             await asyncio.to_thread(flood)
-            await until(lambda: server.statistics()["server"].strangers == 10)
+            await until(lambda: server.statistics()["server"].unauthenticated_connections == 10)
             # Slow, and in its own share: it is not hurried.
             async with await Peer.connect(server.address, greet=False) as slow:
                 for byte in hello():

@@ -20,12 +20,16 @@ HEADER = b"PROXY TCP4 192.0.2.%d 198.51.100.1 50312 9240\r\n"
 @pytest.mark.both_loops
 @pytest.mark.asyncio
 async def test_hosts_that_use_one_proxy_do_not_share_an_address(tmp_path: Path) -> None:
-    front = FrontOptions(strangers_count_max=20, strangers_per_address_count_max=3, trusted_proxies="127.0.0.0/8")
+    front = FrontOptions(
+        unauthenticated_connections_count_max=20,
+        unauthenticated_connections_per_address_count_max=3,
+        trusted_proxies="127.0.0.0/8",
+    )
     async with Server(server_options(tmp_path, front=front)) as server, AsyncExitStack() as stack:
         for _ in range(20):
             stranger = await stack.enter_async_context(await Peer.connect(server.address, greet=False))
             await stranger.send(HEADER % 1)
-        await until(lambda: server.statistics()["front"].strangers_shed_total == 20 - 2 * 3)
+        await until(lambda: server.statistics()["front"].unauthenticated_connections_shed_total == 20 - 2 * 3)
         async with await Peer.connect(server.address, greet=False) as slow:
             for byte in HEADER % 2 + hello():
                 await slow.send(bytes([byte]))
