@@ -43,7 +43,7 @@ OPEN_FILES_MIN: Final = 4096
 STORE_PATIENCE_S: Final = 15.0
 PACKAGES: Final = (DISTRIBUTION, "uvloop", "numpy", "crc32c", "pyarrow", "pyspark", "obstore")
 
-Verdict = Literal["good", "warning", "bad", ""]
+TokenVerdict = Literal["good", "warning", "bad", ""]
 _STYLES: Final = {"good": "green", "warning": "yellow", "bad": "bold red", "": ""}
 
 
@@ -53,7 +53,7 @@ class Check:
 
     name: str
     found: str
-    verdict: Verdict = ""
+    verdict: TokenVerdict = ""
     advice: str = ""
 
 
@@ -190,7 +190,7 @@ async def store_checks(url: StoreUrl, *, patience_s: float = STORE_PATIENCE_S) -
     fault = f"it {honesty.fault}: it cannot keep the history of a server" if honesty.fault else ""
     checks = [Check(name, found, "bad" if fault else "good", fault)]
     if problem is not None:
-        verdict: Verdict = "warning" if problem.is_rebuilt else "bad"
+        verdict: TokenVerdict = "warning" if problem.is_rebuilt else "bad"
         checks.append(Check(OWNER_KEY, problem.what, verdict, problem.advice))
     advice = "no server can start with it; `millrace inspect --store` shows what is there"
     checks += [Check(f"container {each.container}", each.problem, "bad", advice) for each in containers if each.problem]

@@ -10,7 +10,7 @@ from millrace.server.errors import ManifestUnreadableError
 from millrace.server.host.clock import Clock
 from millrace.server.object_store import ObjectStore
 from millrace.server.ownership import Claimant, Manifest, decode_lease, manifest_key, read_manifest
-from millrace.server.ownership.lease import Watched, read_lease, watch_lease
+from millrace.server.ownership.lease import WatchOutcome, read_lease, watch_lease
 
 RELEASED: Final = "given back"
 
@@ -116,10 +116,10 @@ async def life_of(store: ObjectStore, manifest: Manifest, *, url: str, clock: Cl
     if manifest.owner is None:
         return Life.RELEASED
     watched, _ = await watch_lease(store, manifest.owner, clock=clock)
-    if watched is Watched.GONE:
+    if watched is WatchOutcome.GONE:
         found = await read_manifest(store, manifest.container, url=url)
         if found is not None and found.manifest.claim_id != manifest.claim_id:
             return Life.REPLACED
         if found is not None and found.manifest.is_released:
             return Life.RELEASED
-    return Life.ALIVE if watched is Watched.ALIVE else Life.SILENT
+    return Life.ALIVE if watched is WatchOutcome.ALIVE else Life.SILENT

@@ -45,7 +45,7 @@ class Producer(NamedTuple):
     sequence: int
 
 
-class Verdict(Enum):
+class ProducerVerdict(Enum):
     """What becomes of a transaction of a producer."""
 
     FENCED = auto()
@@ -89,20 +89,20 @@ class ProducerRow:
         """Whether the producer can be forgotten: it has no committed sequence, no replaced run and no reset."""
         return self.last_sequence == NO_SEQUENCE and not self.fenced
 
-    def at_begin(self, producer: Producer) -> Verdict:
+    def at_begin(self, producer: Producer) -> ProducerVerdict:
         """Return what becomes of a transaction that begins; a run that is STORED or NEW takes over, if it has not."""
         if producer.run in self.fenced:
-            return Verdict.FENCED
+            return ProducerVerdict.FENCED
         if self.holder not in {NO_HOLDER, producer.holder}:
-            return Verdict.HELD
-        return Verdict.STORED if producer.sequence <= self.last_sequence else Verdict.NEW
+            return ProducerVerdict.HELD
+        return ProducerVerdict.STORED if producer.sequence <= self.last_sequence else ProducerVerdict.NEW
 
-    def at_commit(self, producer: Producer) -> Verdict:
+    def at_commit(self, producer: Producer) -> ProducerVerdict:
         """Return what becomes of a transaction whose run has taken over when it began."""
         verdict = self.at_begin(producer)
         # However many runs ago that was.
-        is_replaced = producer.run != self.run and verdict is not Verdict.HELD
-        return Verdict.FENCED if is_replaced else verdict
+        is_replaced = producer.run != self.run and verdict is not ProducerVerdict.HELD
+        return ProducerVerdict.FENCED if is_replaced else verdict
 
     def taken(self, holder: str, run: str) -> "ProducerRow":
         """Return the row after a run took over; nothing changes if it has before."""

@@ -29,7 +29,7 @@ from millrace.server.container.local import local_environment
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.front.connection import Connection
-from millrace.server.front.connections import LAPSED, STOPPING, Connections, Refusal
+from millrace.server.front.connections import LAPSED, STOPPING, Connections, RejectedConnection
 from millrace.server.front.counters import FrontCounters
 from millrace.server.front.peer_log import PeerLog
 from millrace.server.front.reader_memory import ReaderMemory
@@ -546,9 +546,9 @@ class Server:
     def _make_connection(self) -> asyncio.BaseProtocol:
         services = self._services
         if services is None or self._stopping:
-            return Refusal(STOPPING, counters=self.counters)
+            return RejectedConnection(STOPPING, counters=self.counters)
         if self._may_be_superseded():
-            return Refusal(LAPSED, counters=self.counters)
+            return RejectedConnection(LAPSED, counters=self.counters)
         connection = Connection(
             handlers=services.handlers,
             options=self.options.front,

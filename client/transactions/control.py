@@ -16,7 +16,7 @@ from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 from .cursor_moves import FindCut
 from .identities import Identities
 from .known_streams import KnownStreams
-from .leases import Leases
+from .leases import LeaseKeeper
 from .outcome import ListedTransaction, TransactionOutcome, listed_transaction, outcome_of
 from .transaction import Transaction
 
@@ -43,7 +43,7 @@ class Transactions:
         self._find_cut = find_cut
         self._identities = Identities(channel)
         self._known = KnownStreams(channel)
-        self._leases = Leases(channel.clock)
+        self._leases = LeaseKeeper(channel.clock)
 
     def make(
         self,

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from millrace.client.transport.clock import Clock
 
 
-class Leased(Protocol):
+class LeaseHolder(Protocol):
     """A transaction, as far as its lease goes."""
 
     def release(self) -> None:
@@ -28,22 +28,22 @@ class _Renewal(NamedTuple):
     due_s: float
 
 
-class Leases:
+class LeaseKeeper:
     """The transactions of a client that have begun and not ended. Belongs to one event loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         # All of them, with the interval of each.
-        self._intervals: dict[Leased, float] = {}
+        self._intervals: dict[LeaseHolder, float] = {}
         # By interval, those that are not being renewed now: in the order in which they are due, for each came to the
         # end of its queue when it was due an interval later.
-        self._queues: dict[float, OrderedDict[Leased, _Renewal]] = {}
+        self._queues: dict[float, OrderedDict[LeaseHolder, _Renewal]] = {}
         # What wakes when the first may be due, and when that is.
         self._waking: asyncio.Task[None] | None = None
         self._wakes_s = math.inf
         self._renewing: set[asyncio.Task[None]] = set()
 
-    def add(self, transaction: Leased, renew: Callable[[], Awaitable[bool]], *, interval_s: float) -> None:
+    def add(self, transaction: LeaseHolder, renew: Callable[[], Awaitable[bool]], *, interval_s: float) -> None:
         """Renew the lease of one that has begun now.
 
         Args:
@@ -59,7 +59,7 @@ class Leases:
             self._wakes_s = due_s
             self._waking = asyncio.create_task(self._wake(), name="transactions renew their leases")
 
-    def discard(self, transaction: Leased) -> None:
+    def discard(self, transaction: LeaseHolder) -> None:
         """Renew the lease of one no more; nothing happens if it was not renewed."""
         interval_s = self._intervals.pop(transaction, None)
         if interval_s is not None and (queue := self._queues.get(interval_s)) is not None:
@@ -94,7 +94,7 @@ class Leases:
         self._queues = {interval_s: queue for interval_s, queue in self._queues.items() if queue}
         return bool(self._queues)
 
-    async def _renew(self, transaction: Leased, renewal: _Renewal) -> None:
+    async def _renew(self, transaction: LeaseHolder, renewal: _Renewal) -> None:
         is_open = await renewal.renew()
         interval_s = self._intervals.get(transaction)
         if interval_s is None:

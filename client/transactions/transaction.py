@@ -48,7 +48,7 @@ from .branch_writer import BranchWriter
 from .cursor_moves import CursorMoves, FindCut
 from .identities import Identities, WriterIdentity
 from .known_streams import KnownStreams, Route
-from .leases import Leases
+from .leases import LeaseKeeper
 from .outcome import Committed, TransactionState, cuts_of, explained, moment_of
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Transaction(BranchWriter):
         known: KnownStreams,
         fetch_tails: Callable[[Sequence[str]], Awaitable[dict[str, StreamCut]]],
         find_cut: FindCut,
-        leases: Leases,
+        leases: LeaseKeeper,
     ) -> None:
         super().__init__(
             channel,

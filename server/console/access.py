@@ -4,9 +4,9 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from millrace.server.host.loopback import is_loopback
-from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S, TokenGate, Verdict
+from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S, TokenGate, TokenVerdict
 
-from .listener import Request
+from .listener import HttpRequest
 from .requests import RefusedError
 
 
@@ -26,7 +26,7 @@ class Access:
         self._gate = TokenGate(token)
         self._demands_local_name = not token and is_loopback(host)
 
-    def check_name(self, request: Request) -> None:
+    def check_name(self, request: HttpRequest) -> None:
         """Check under which name the console was asked, where only that tells who asks.
 
         A page of any site can make its own name resolve to this machine. To a browser the console is then a part of
@@ -43,7 +43,7 @@ class Access:
             )
             raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, problem)
 
-    def knows_names(self, request: Request) -> bool:
+    def knows_names(self, request: HttpRequest) -> bool:
         """Return whether a request may see what streams are called: it has the token, or none is needed.
 
         Raises:
@@ -55,7 +55,7 @@ class Access:
         self.check_token(request)
         return True
 
-    def check_token(self, request: Request, *, parameter: str | None = None) -> None:
+    def check_token(self, request: HttpRequest, *, parameter: str | None = None) -> None:
         """Check that a request has the token.
 
         Args:
@@ -68,9 +68,9 @@ class Access:
         if given is None:
             given = (parameter or "").encode()
         verdict = self._gate.judge(given)
-        if verdict is Verdict.RIGHT:
+        if verdict is TokenVerdict.RIGHT:
             return
-        problem = "the token is not accepted" if verdict is Verdict.WRONG else "this server asks for its token"
+        problem = "the token is not accepted" if verdict is TokenVerdict.WRONG else "this server asks for its token"
         problem += ": send the header Authorization: Bearer TOKEN"
         if parameter is not None:
             problem += ", or the parameter token=TOKEN where no header can be set"
@@ -78,11 +78,11 @@ class Access:
             HTTPStatus.UNAUTHORIZED,
             problem,
             {"WWW-Authenticate": "Bearer"},
-            delay_s=WRONG_TOKEN_DELAY_S if verdict is Verdict.WRONG else 0.0,
+            delay_s=WRONG_TOKEN_DELAY_S if verdict is TokenVerdict.WRONG else 0.0,
         )
 
 
-def _bearer_of(request: Request) -> bytes | None:
+def _bearer_of(request: HttpRequest) -> bytes | None:
     """Return the token of the header, None where that has none."""
     kind, _, sent = request.headers.get("authorization", "").partition(" ")
     # What was sent, byte by byte, is what was decoded as Latin-1, in which some bytes of UTF-8 are spaces.

@@ -32,7 +32,7 @@ from millrace.model.names import checked_stream_name
 
 from .access import Access
 from .event_page import EVENTS_COUNT_MAX, event_page
-from .listener import Request, Response
+from .listener import HttpRequest, HttpResponse
 from .name_search import search_names
 from .requests import RETRY_AFTER_S, RefusedError, json_response, number_of, parameters_of, refusal_of
 from .stream_facts import description, saved_cuts, segments_over_time, summary, transaction
@@ -93,7 +93,7 @@ class Api:
         # By whether they are for events.
         self._answering = {False: 0, True: 0}
 
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, request: HttpRequest) -> HttpResponse:
         """Answer a request. Cancelling is safe."""
         try:
             return json_response(HTTPStatus.OK, await self._content(request), HEADERS)
@@ -102,7 +102,7 @@ class Api:
         except MillraceError as error:
             return refusal_of(error).response(HEADERS)
 
-    async def _content(self, request: Request) -> dict[str, Any]:
+    async def _content(self, request: HttpRequest) -> dict[str, Any]:
         if request.method not in ("GET", "HEAD"):
             problem = f"{request.method} is not answered here, only GET and HEAD: the console changes nothing"
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, problem, {"Allow": "GET, HEAD"})

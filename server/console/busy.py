@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millrace.server.streams.cursor_lag import CursorLag
-from millrace.server.streams.traffic import Written
+from millrace.server.streams.traffic import WriteTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Busy:
         other_lags: of all others.
     """
 
-    streams: Sequence[tuple[str, Written]] = ()
-    others: Written = Written()  # noqa: RUF009  # immutable
+    streams: Sequence[tuple[str, WriteTotals]] = ()
+    others: WriteTotals = WriteTotals()  # noqa: RUF009  # immutable
     lags: Sequence[CursorLag] = ()
     other_lags: Sequence[CursorLag] = ()

@@ -58,7 +58,7 @@ class FeedOverError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FeedRequest:
     """What a feed is asked for.
 
     Attributes:
@@ -90,7 +90,7 @@ class Feed:
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: FeedRequest,
         *,
         address: str,
         token: str,

@@ -13,9 +13,9 @@ from millrace.model.names import checked_stream_name
 
 from .access import Access
 from .counters import FeedCounters
-from .feed import Feed, FeedOverError, Wanted
+from .feed import Feed, FeedOverError, FeedRequest
 from .feed_places import FeedMemory, FeedPlace, FeedPlaces
-from .listener import Request, Response, StreamedResponse, Uptake
+from .listener import HttpRequest, HttpResponse, StreamedResponse, Uptake
 from .options import FeedOptions
 from .requests import RETRY_AFTER_S, RefusedError, parameters_of, refusal_of
 from .sse import CONTENT_TYPE
@@ -45,14 +45,14 @@ class Feeds:
         self._places = FeedPlaces(options)
 
     @asynccontextmanager
-    async def respond(self, request: Request) -> AsyncIterator[Response | StreamedResponse]:
+    async def respond(self, request: HttpRequest) -> AsyncIterator[HttpResponse | StreamedResponse]:
         """Answer a request for a path below `/streams/`. The feed ends when this is left."""
         headers = self._sharing(request)
         if request.method == "OPTIONS":  # a page asks whether it may send these headers
-            yield Response(HTTPStatus.NO_CONTENT, "text/plain", b"", {"Allow": "GET, OPTIONS", **headers})
+            yield HttpResponse(HTTPStatus.NO_CONTENT, "text/plain", b"", {"Allow": "GET, OPTIONS", **headers})
             return
         async with AsyncExitStack() as stack:
-            response: Response | StreamedResponse
+            response: HttpResponse | StreamedResponse
             try:
                 response = await self._begin(self._wanted(request), request.address, headers, stack)
             except RefusedError as refusal:
@@ -61,8 +61,8 @@ class Feeds:
             yield response
 
     async def _begin(
-        self, wanted: Wanted, address: str, headers: Mapping[str, str], stack: AsyncExitStack
-    ) -> Response | StreamedResponse:
+        self, wanted: FeedRequest, address: str, headers: Mapping[str, str], stack: AsyncExitStack
+    ) -> HttpResponse | StreamedResponse:
         """Begin a feed for an address; it ends with a stack, or if another feed needs its room.
 
         Raises:
@@ -91,7 +91,7 @@ class Feeds:
         try:
             opening = await anext(feed)
         except FeedOverError:  # a browser that is told so comes back no more
-            return Response(HTTPStatus.NO_CONTENT, CONTENT_TYPE, b"", headers)
+            return HttpResponse(HTTPStatus.NO_CONTENT, CONTENT_TYPE, b"", headers)
         except MillraceError as error:
             raise refusal_of(error) from error
         self._counters.opened_total += 1
@@ -110,7 +110,7 @@ class Feeds:
         self._places.close(place)
         self._counters.open -= 1
 
-    def _sharing(self, request: Request) -> dict[str, str]:
+    def _sharing(self, request: HttpRequest) -> dict[str, str]:
         """Return the headers that let a page of another origin read the answer, if it may."""
         origin = request.headers.get("origin", "")
         if not self._origins:
@@ -124,7 +124,7 @@ class Feeds:
             "Vary": "Origin",
         }
 
-    def _wanted(self, request: Request) -> Wanted:
+    def _wanted(self, request: HttpRequest) -> FeedRequest:
         """Return what is asked for, and check that it may be.
 
         Raises:
@@ -146,4 +146,4 @@ class Feeds:
             start = StreamCut.parse(resumed) if resumed else parse_choice(parameters.get("from", "tail"))
         except InvalidArgumentError as error:
             raise RefusedError(HTTPStatus.BAD_REQUEST, str(error)) from None
-        return Wanted(stream=stream, start=start, key=parameters.get("key"), is_resumed=bool(resumed))
+        return FeedRequest(stream=stream, start=start, key=parameters.get("key"), is_resumed=bool(resumed))

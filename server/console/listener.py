@@ -42,7 +42,7 @@ UPTAKE_CHECKED_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """What is asked for.
 
     Attributes:
@@ -60,7 +60,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """What a request is answered with, as a whole.
 
     Attributes:
@@ -113,13 +113,13 @@ class StreamedResponse:
     rest: Callable[[], Awaitable[None]] = _rest
 
 
-BUSY: Final = Response(
+BUSY: Final = HttpResponse(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "text/plain",
     b"too many requests of your address are being answered now; try again later\n",
     {"Retry-After": "1"},
 )
-Respond = Callable[[Request], AbstractAsyncContextManager[Response | StreamedResponse]]
+Respond = Callable[[HttpRequest], AbstractAsyncContextManager[HttpResponse | StreamedResponse]]
 """Answers a request, in the thread of the listener. It is left when the answer was taken, or its peer has left."""
 
 
@@ -273,9 +273,9 @@ class HttpListener:
             while (event := connection.next_event()) is h11.NEED_DATA:
                 connection.receive_data(await reader.read(READ_SIZE_BYTES))
         except h11.RemoteProtocolError as error:
-            problem = Response(HTTPStatus(error.error_status_hint), "text/plain", f"{error}\n".encode())
+            problem = HttpResponse(HTTPStatus(error.error_status_hint), "text/plain", f"{error}\n".encode())
         except ProxyHeaderError as error:
-            problem = Response(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode())
+            problem = HttpResponse(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode())
         address = self._waiting.pop(task, "")
         if problem is not None:
             if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -290,7 +290,7 @@ class HttpListener:
         self._answering[task] = request.address
         self._shares.take(request.address)
         async with self._respond(request) as response:
-            if isinstance(response, Response):
+            if isinstance(response, HttpResponse):
                 if response.delay_s:
                     await self._withhold(task, response.delay_s)
                 await _send_whole(connection, writer, response)
@@ -331,12 +331,12 @@ class HttpListener:
             self._shares.release(address)
 
 
-def _request_of(event: h11.Request, address: str) -> Request:
+def _request_of(event: h11.Request, address: str) -> HttpRequest:
     path, _, query = event.target.decode("latin-1").partition("?")
     headers: dict[str, str] = {}
     for name, value in event.headers:
         headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-    return Request(
+    return HttpRequest(
         method=event.method.decode("latin-1"),
         path=path,
         query=query,
@@ -350,7 +350,7 @@ def _head(status: HTTPStatus, content_type: str, headers: Mapping[str, str]) -> 
     return h11.Response(status_code=status, headers=list(fields.items()), reason=status.phrase)
 
 
-async def _send_whole(connection: h11.Connection, writer: asyncio.StreamWriter, response: Response) -> None:
+async def _send_whole(connection: h11.Connection, writer: asyncio.StreamWriter, response: HttpResponse) -> None:
     length = {} if response.status is HTTPStatus.NO_CONTENT else {"Content-Length": str(len(response.body))}
     head = _head(response.status, response.content_type, {**response.headers, **length})
     for event in (head, h11.Data(data=response.body), h11.EndOfMessage()):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 
-class Declared(NamedTuple):
+class MetricHelp(NamedTuple):
     """One metric.
 
     Attributes:
@@ -26,133 +26,133 @@ class Declared(NamedTuple):
         return self.name.endswith("_total")
 
 
-def _part(part: str, **declared: Declared) -> dict[tuple[str, str], Declared]:
-    return {(part, field): Declared(f"millrace_{part}_{name}", text) for field, (name, text) in declared.items()}
+def _part(part: str, **declared: MetricHelp) -> dict[tuple[str, str], MetricHelp]:
+    return {(part, field): MetricHelp(f"millrace_{part}_{name}", text) for field, (name, text) in declared.items()}
 
 
-STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
+STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
     **_part(
         "server",
-        read_only=Declared(
+        read_only=MetricHelp(
             "read_only",
             "1 while nothing can be stored, because the log failed or has lost content; reads are answered. Alert on "
             "it: /health and the log messages say why.",
         ),
-        segments=Declared("segments", "Segments that exist, sealed ones included. Idle ones cost disk, not memory."),
-        streams=Declared("streams", "Streams that exist. Idle ones cost disk, not memory."),
-        writers=Declared("writers", "Writers that the server knows; idle ones expire by themselves."),
-        exclusive_writers=Declared("exclusive_writers", "Streams that have an exclusive writer; 65,536 at most."),
-        connections=Declared(
+        segments=MetricHelp("segments", "Segments that exist, sealed ones included. Idle ones cost disk, not memory."),
+        streams=MetricHelp("streams", "Streams that exist. Idle ones cost disk, not memory."),
+        writers=MetricHelp("writers", "Writers that the server knows; idle ones expire by themselves."),
+        exclusive_writers=MetricHelp("exclusive_writers", "Streams that have an exclusive writer; 65,536 at most."),
+        connections=MetricHelp(
             "connections",
             "Open connections, also those that are no clients yet. Compare with MILLRACE_FRONT_CONNECTIONS_COUNT_MAX.",
         ),
-        unauthenticated_connections=Declared(
+        unauthenticated_connections=MetricHelp(
             "unauthenticated_connections",
             "Connections that have not sent their first message. If there are many, something scans the port.",
         ),
-        tail_bytes=Declared(
+        tail_bytes=MetricHelp(
             "tail_bytes",
             "Memory for events that are in the log and not yet in tier 2. If it rises to "
             "MILLRACE_CONTAINER_TAIL_SIZE_BYTES_HIGH, tier 2 is too slow, and appends are throttled.",
         ),
-        unflushed_segments=Declared(
+        unflushed_segments=MetricHelp(
             "unflushed_segments",
             "Segments with bytes that are not in tier 2 yet. It rises with the number of segments that are written to.",
         ),
-        sequences_refused_total=Declared(
+        sequences_refused_total=MetricHelp(
             "sequences_refused_total",
             "Appends refused because some of their events may be stored already. Alert on any: a writer was restarted "
             "with wrong sequences.",
         ),
-        damaged_entities=Declared(
+        damaged_entities=MetricHelp(
             "damaged_entities",
             "Segments, streams, writers, transactions and producers that the log contradicts; requests that change "
             "them are refused. Alert on any: `millrace verify` names them, `millrace repair` offers a way out.",
         ),
-        request_bytes=Declared(
+        request_bytes=MetricHelp(
             "request_bytes", "Memory that requests use. At MILLRACE_FRONT_REQUEST_BYTES_MAX, large requests wait."
         ),
-        reader_bytes=Declared(
+        reader_bytes=MetricHelp(
             "reader_bytes",
             "Memory for readers: bytes fetched, or sent and not yet received. At MILLRACE_FRONT_READER_BYTES_MAX, slow "
             "readers are disconnected.",
         ),
-        idle_bytes=Declared(
+        idle_bytes=MetricHelp(
             "idle_bytes",
             "Memory of idle segments, streams and writers, so that they need not be loaded again. Bounded by "
             "MILLRACE_CONTAINER_IDLE_BYTES_MAX.",
         ),
-        attribute_bytes=Declared(
+        attribute_bytes=MetricHelp(
             "attribute_bytes",
             "Size of the attributes of all segments. At MILLRACE_CONTAINER_ATTRIBUTES_BYTES_MAX, new ones are refused.",
         ),
     ),
     **_part(
         "wal",
-        durable_sequence=Declared("durable_sequence", "Number of the last batch of the log that is on the disk."),
-        batch_count=Declared("batches_total", "Batches that the log has written: one sync each."),
-        written_bytes=Declared("written_bytes_total", "Bytes that the log has written, headers included."),
-        queued_bytes=Declared(
+        durable_sequence=MetricHelp("durable_sequence", "Number of the last batch of the log that is on the disk."),
+        batch_count=MetricHelp("batches_total", "Batches that the log has written: one sync each."),
+        written_bytes=MetricHelp("written_bytes_total", "Bytes that the log has written, headers included."),
+        queued_bytes=MetricHelp(
             "queued_bytes",
             "Bytes that wait for the log. Above MILLRACE_CONTAINER_QUEUE_SIZE_BYTES_HIGH, clients are throttled: "
             "the disk is too slow.",
         ),
-        fullness=Declared(
+        fullness=MetricHelp(
             "fullness_ratio",
             "How full the log is, from 0 to 1. Near 1, tier 2 is too slow, and appends will soon be refused.",
         ),
-        write_age_s=Declared(
+        write_age_s=MetricHelp(
             "write_age_seconds",
             "How long the current write has taken so far, 0 without one. Above a second the disk stalls, and health "
             "says so.",
         ),
-        full_files=Declared(
+        full_files=MetricHelp(
             "full_files", "Log files that are full and still needed, because tier 2 does not have all of their events."
         ),
-        spare_files=Declared("spare_files", "Empty log files that are ready. At 0 the log soon has to wait for one."),
-        puts_in_flight=Declared("puts_in_flight", "Batches on their way to the object store; at most 8."),
-        round_trip_s=Declared(
+        spare_files=MetricHelp("spare_files", "Empty log files that are ready. At 0 the log soon has to wait for one."),
+        puts_in_flight=MetricHelp("puts_in_flight", "Batches on their way to the object store; at most 8."),
+        round_trip_s=MetricHelp(
             "round_trip_seconds",
             "Shortest time of the last PUTs of the log to the object store. A lone append takes about as long.",
         ),
-        objects_count=Declared(
+        objects_count=MetricHelp(
             "objects", "Objects of the log in the object store that are needed, or not deleted yet."
         ),
     ),
     **_part(
         "recovery",
-        checkpoint_sequence=Declared(
+        checkpoint_sequence=MetricHelp(
             "checkpoint_sequence", "Number of the last batch that the checkpoint of the last start contained."
         ),
-        last_sequence=Declared("last_sequence", "Number of the last batch that the last start found in the log."),
-        torn_bytes=Declared(
+        last_sequence=MetricHelp("last_sequence", "Number of the last batch that the last start found in the log."),
+        torn_bytes=MetricHelp(
             "torn_bytes",
             "Size of the incomplete batch that the last start removed from the log. It was never acknowledged.",
         ),
-        damages=Declared(
+        damages=MetricHelp(
             "damages",
             "Damaged ranges of the log that the last start found. Alert on any: `millrace verify` names them.",
         ),
-        lost_bytes=Declared(
+        lost_bytes=MetricHelp(
             "lost_bytes", "How much of the log may be lost, while nobody has accepted the loss. Alert on any."
         ),
-        tail_bytes=Declared(
+        tail_bytes=MetricHelp(
             "tail_bytes", "Bytes that the last start read from the log, because tier 2 did not have them."
         ),
-        duration_s=Declared("duration_seconds", "How long the last start took from opening the folder to serving."),
+        duration_s=MetricHelp("duration_seconds", "How long the last start took from opening the folder to serving."),
     ),
     **_part(
         "streams",
-        scaling_streams=Declared("scaling_streams", "Streams that scale by themselves."),
-        retaining_streams=Declared("retaining_streams", "Streams with a retention policy."),
-        splits_total=Declared("splits_total", "Times that a busy segment was split."),
-        merges_total=Declared(
+        scaling_streams=MetricHelp("scaling_streams", "Streams that scale by themselves."),
+        retaining_streams=MetricHelp("retaining_streams", "Streams with a retention policy."),
+        splits_total=MetricHelp("splits_total", "Times that a busy segment was split."),
+        merges_total=MetricHelp(
             "merges_total",
             "Times that quiet neighbours were merged. If it rises together with the splits, change the policies.",
         ),
-        truncations_total=Declared("truncations_total", "Times that retention deleted events of a stream."),
-        truncated_bytes_total=Declared("truncated_bytes_total", "Bytes that retention has deleted."),
-        refusals_total=Declared(
+        truncations_total=MetricHelp("truncations_total", "Times that retention deleted events of a stream."),
+        truncated_bytes_total=MetricHelp("truncated_bytes_total", "Bytes that retention has deleted."),
+        refusals_total=MetricHelp(
             "refusals_total",
             "Decisions of policies that came too late, or could not be stored; they are made again later. If it keeps "
             "rising, read the log messages.",
@@ -160,100 +160,100 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
     ),
     **_part(
         "writers",
-        named_expired_total=Declared(
+        named_expired_total=MetricHelp(
             "named_expired_total",
             "Writers with an id that were idle for too long. If one comes back, it cannot know what it has stored.",
         ),
-        unnamed_expired_total=Declared("unnamed_expired_total", "Writers without an id that were idle for too long."),
-        marks_forgotten_total=Declared(
+        unnamed_expired_total=MetricHelp("unnamed_expired_total", "Writers without an id that were idle for too long."),
+        marks_forgotten_total=MetricHelp(
             "marks_forgotten_total",
             "Expired writers with an id that the server has forgotten. If one comes back, it may store events twice.",
         ),
     ),
     **_part(
         "transactions",
-        open=Declared(
+        open=MetricHelp(
             "open", "Open transactions, prepared ones included. Compare with MILLRACE_TRANSACTIONS_OPEN_COUNT_MAX."
         ),
-        prepared=Declared(
+        prepared=MetricHelp(
             "prepared",
             "Transactions that are prepared: they never expire, and wait for somebody to commit or abort them.",
         ),
-        open_parts=Declared(
+        open_parts=MetricHelp(
             "open_parts",
             "Parts of open transactions, all in memory. Compare with MILLRACE_TRANSACTIONS_OPEN_PARTS_COUNT_MAX.",
         ),
-        oldest_age_s=Declared(
+        oldest_age_s=MetricHelp(
             "oldest_age_seconds",
             "Age of the oldest open transaction. If it is hours, a program has prepared it and never decided.",
         ),
-        outcomes=Declared("outcomes", "Ended transactions whose outcome the server still remembers."),
-        producers=Declared(
+        outcomes=MetricHelp("outcomes", "Ended transactions whose outcome the server still remembers."),
+        producers=MetricHelp(
             "producers",
             "Producers that the server knows. At MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX, new ones are refused.",
         ),
-        committed_total=Declared(
+        committed_total=MetricHelp(
             "committed_total",
             "Transactions that were committed. If it stays while some are open, nobody finishes them.",
         ),
-        aborted_total=Declared(
+        aborted_total=MetricHelp(
             "aborted_total", "Transactions that their clients aborted. If it keeps rising, find out what fails in them."
         ),
-        expired_total=Declared(
+        expired_total=MetricHelp(
             "expired_total",
             "Transactions aborted because their lease ran out. If it keeps rising, clients die in the middle.",
         ),
     ),
     **_part(
         "front",
-        connections_total=Declared(
+        connections_total=MetricHelp(
             "connections_total", "Connections that were accepted. If it rises fast, clients reconnect again and again."
         ),
-        refused_total=Declared(
+        refused_total=MetricHelp(
             "refused_total",
             "Connections turned away because the server was shutting down, or could not renew its lease. If it keeps "
             "rising, /health says why.",
         ),
-        shed_total=Declared(
+        shed_total=MetricHelp(
             "shed_total", "Connections turned away because there were too many. Alert if it keeps rising."
         ),
-        unauthenticated_connections_shed_total=Declared(
+        unauthenticated_connections_shed_total=MetricHelp(
             "unauthenticated_connections_shed_total",
             "Connections ended before their first message, to make room for others: something scans the port.",
         ),
-        protocol_errors_total=Declared(
+        protocol_errors_total=MetricHelp(
             "protocol_errors_total",
             "Connections ended because the client broke the protocol. The log names the client.",
         ),
-        foreign_protocol_total=Declared(
+        foreign_protocol_total=MetricHelp(
             "foreign_protocol_total",
             "Of these, the ones that spoke HTTP or TLS to the data port: the address of a client is wrong.",
         ),
-        frames_total=Declared("frames_total", "Frames received, appends not included."),
-        appends_total=Declared("appends_total", "Appends received; each holds one event or a block of them."),
-        received_bytes_total=Declared(
+        frames_total=MetricHelp("frames_total", "Frames received, appends not included."),
+        appends_total=MetricHelp("appends_total", "Appends received; each holds one event or a block of them."),
+        received_bytes_total=MetricHelp(
             "received_bytes_total", "Bytes received from clients, headers of frames included."
         ),
-        sent_data_bytes_total=Declared(
+        sent_data_bytes_total=MetricHelp(
             "sent_data_bytes_total", "Bytes of segments sent to readers, headers of frames not included."
         ),
-        throttled_total=Declared(
+        throttled_total=MetricHelp(
             "throttled_total",
             "Times that a client was told to wait. Alert if it keeps rising: the disk, or tier 2, is too slow.",
         ),
-        requests_delayed_total=Declared(
+        requests_delayed_total=MetricHelp(
             "requests_delayed_total",
             "Times that a request waited for memory. If it keeps rising, raise MILLRACE_FRONT_REQUEST_BYTES_MAX.",
         ),
-        reads_delayed_total=Declared(
+        reads_delayed_total=MetricHelp(
             "reads_delayed_total",
             "Times that a read waited for memory. If it keeps rising, raise MILLRACE_FRONT_READER_BYTES_MAX.",
         ),
-        readers_ended_total=Declared(
+        readers_ended_total=MetricHelp(
             "readers_ended_total",
             "Connections of slow readers that were ended, because others had no memory to read. Their clients resume.",
         ),
-        requests_failed_total=Declared(
+        requests_failed_total=MetricHelp(
             "requests_failed_total",
             "Requests answered with an error, appends included. Some are normal, for example for a name that does not "
             "exist.",
@@ -261,23 +261,25 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
     ),
     **_part(
         "ownership",
-        epoch=Declared("epoch", "Epoch of this start of the container: each start and each takeover has a higher one."),
-        is_fenced=Declared(
+        epoch=MetricHelp(
+            "epoch", "Epoch of this start of the container: each start and each takeover has a higher one."
+        ),
+        is_fenced=MetricHelp(
             "fenced",
             "1 if another server has taken over this history. The server ends then; its message names the other.",
         ),
-        is_stalled=Declared(
+        is_stalled=MetricHelp(
             "stalled",
             "1 while nothing is acknowledged, since this process stood still for longer than its lease. It claims the "
             "container again by itself.",
         ),
-        renewals_count=Declared("renewals_total", "Renewals of the lease in the object store that succeeded."),
-        failed_renewals_count=Declared(
+        renewals_count=MetricHelp("renewals_total", "Renewals of the lease in the object store that succeeded."),
+        failed_renewals_count=MetricHelp(
             "failed_renewals_total",
             "Renewals of the lease that failed or had no answer in time. If it keeps rising, the store cannot be "
             "reached or takes no writes.",
         ),
-        lease_age_s=Declared(
+        lease_age_s=MetricHelp(
             "lease_age_seconds",
             "Age of the lease in the object store. Alert if it is above MILLRACE_OBJECTS_LEASE_S: another server that "
             "reaches the store may take over.",
@@ -285,7 +287,7 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
     ),
     **_part(
         "history",
-        is_standing_by=Declared(
+        is_standing_by=MetricHelp(
             "standing_by",
             "1 while this server waits for another one that serves. It is not healthy then, as it serves nobody. No "
             "reason for an alert.",
@@ -293,41 +295,41 @@ STATISTICS: Final[Mapping[tuple[str, str], Declared]] = {
     ),
     **_part(
         "feed",
-        open=Declared("open", "Feeds that are open. At MILLRACE_FEED_COUNT_MAX, further ones are refused."),
-        opened_total=Declared(
+        open=MetricHelp("open", "Feeds that are open. At MILLRACE_FEED_COUNT_MAX, further ones are refused."),
+        opened_total=MetricHelp(
             "opened_total",
             "Feeds that were opened. If it rises fast, clients reconnect again and again; they may be too slow.",
         ),
-        refused_total=Declared(
+        refused_total=MetricHelp(
             "refused_total",
             "Requests for a feed that got an error instead: too many are open, or the stream cannot be read.",
         ),
-        events_total=Declared("events_total", "Events sent to feeds. An event counts once for each feed."),
+        events_total=MetricHelp("events_total", "Events sent to feeds. An event counts once for each feed."),
     ),
     **_part(
         "cache",
-        budget_bytes=Declared("budget_bytes", "Largest size of the cache for reads of old events: its setting."),
-        size_bytes=Declared("size_bytes", "Size of the cache for reads of old events."),
-        protected_bytes=Declared(
+        budget_bytes=MetricHelp("budget_bytes", "Largest size of the cache for reads of old events: its setting."),
+        size_bytes=MetricHelp("size_bytes", "Size of the cache for reads of old events."),
+        protected_bytes=MetricHelp(
             "protected_bytes", "The part of the cache that was read more than once; it is evicted last."
         ),
-        extent_count=Declared("extents", "Ranges of segments in the cache."),
-        fetch_count=Declared("fetches_in_progress", "Fetches from tier 2 that run or wait for their turn."),
-        unread_bytes=Declared("unread_bytes", "Bytes fetched ahead, or being fetched, that nobody has read yet."),
-        hits_total=Declared("hits_total", "Reads answered from the cache alone."),
-        misses_total=Declared("misses_total", "Reads that had to wait for tier 2."),
-        joins_total=Declared("joins_total", "Reads that waited for a fetch that another read had started."),
-        fetches_total=Declared("fetches_total", "Fetches from tier 2, those made ahead included."),
-        fetches_ahead_total=Declared("fetches_ahead_total", "Fetches made ahead for a reader that reads in order."),
-        fetch_failures_total=Declared(
+        extent_count=MetricHelp("extents", "Ranges of segments in the cache."),
+        fetch_count=MetricHelp("fetches_in_progress", "Fetches from tier 2 that run or wait for their turn."),
+        unread_bytes=MetricHelp("unread_bytes", "Bytes fetched ahead, or being fetched, that nobody has read yet."),
+        hits_total=MetricHelp("hits_total", "Reads answered from the cache alone."),
+        misses_total=MetricHelp("misses_total", "Reads that had to wait for tier 2."),
+        joins_total=MetricHelp("joins_total", "Reads that waited for a fetch that another read had started."),
+        fetches_total=MetricHelp("fetches_total", "Fetches from tier 2, those made ahead included."),
+        fetches_ahead_total=MetricHelp("fetches_ahead_total", "Fetches made ahead for a reader that reads in order."),
+        fetch_failures_total=MetricHelp(
             "fetch_failures_total",
             "Fetches from tier 2 that failed: it cannot be read, or a chunk is damaged. Alert on it.",
         ),
-        fetched_bytes_total=Declared(
+        fetched_bytes_total=MetricHelp(
             "fetched_bytes_total", "Bytes fetched from tier 2, those that nobody reads included."
         ),
-        evicted_bytes_total=Declared("evicted_bytes_total", "Bytes that left the cache to make room."),
-        evicted_unread_bytes_total=Declared(
+        evicted_bytes_total=MetricHelp("evicted_bytes_total", "Bytes that left the cache to make room."),
+        evicted_unread_bytes_total=MetricHelp(
             "evicted_unread_bytes_total",
             "Bytes fetched ahead and evicted before anybody read them: raise MILLRACE_CACHE_BUDGET_BYTES.",
         ),

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import Final
 
-from .listener import Response
+from .listener import HttpResponse
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -33,10 +33,10 @@ CONTENT_TYPES: Final = {
 }
 
 
-def load_pages() -> Mapping[str, Response]:
+def load_pages() -> Mapping[str, HttpResponse]:
     """Return the answers by their paths: `/` and `/static/NAME`."""
     pages = {
-        f"/static/{file.name}": Response(
+        f"/static/{file.name}": HttpResponse(
             HTTPStatus.OK, CONTENT_TYPES[file.name.rpartition(".")[2]], file.read_bytes(), HEADERS
         )
         for file in (files(__package__) / "static").iterdir()

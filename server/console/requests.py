@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from millrace.client.errors import OffsetBeyondEndError, SegmentTruncatedError, StreamNotFoundError
 from millrace.model.errors import InvalidArgumentError, MillraceError
 
-from .listener import Response
+from .listener import HttpResponse
 
 RETRY_AFTER_S: Final = 5
 NUMBER_DIGITS_MAX: Final = 19
@@ -32,16 +32,16 @@ class RefusedError(Exception):
         self._headers = dict(headers or {})
         self._delay_s = delay_s
 
-    def response(self, headers: Mapping[str, str]) -> Response:
+    def response(self, headers: Mapping[str, str]) -> HttpResponse:
         """Return the answer, with more headers."""
         response = json_response(self._status, {"error": str(self)}, {**self._headers, **headers})
         return replace(response, delay_s=self._delay_s)
 
 
-def json_response(status: HTTPStatus, content: Any, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(status: HTTPStatus, content: Any, headers: Mapping[str, str] | None = None) -> HttpResponse:
     """Return JSON as an answer."""
     body = json.dumps(content, indent=2, default=str).encode() + b"\n"
-    return Response(status, "application/json", body, headers or {})
+    return HttpResponse(status, "application/json", body, headers or {})
 
 
 def refusal_of(error: MillraceError) -> RefusedError:

@@ -22,7 +22,7 @@ from .access import Access
 from .api import PREFIX, Api
 from .busy import Busy
 from .feeds import PATH, Feeds
-from .listener import HttpListener, Request, Response, StreamedResponse
+from .listener import HttpListener, HttpRequest, HttpResponse, StreamedResponse
 from .metrics import Scrape, Statistics, registry_of
 from .pages import load_pages
 from .requests import RefusedError, json_response
@@ -87,7 +87,7 @@ class ConsoleSite:
         self._listener.close()
 
     @asynccontextmanager
-    async def _respond(self, request: Request) -> AsyncIterator[Response | StreamedResponse]:
+    async def _respond(self, request: HttpRequest) -> AsyncIterator[HttpResponse | StreamedResponse]:
         try:
             self._access.check_name(request)
         except RefusedError as refusal:
@@ -103,7 +103,7 @@ class ConsoleSite:
                 await self._measure()
             yield await self._page(request)
 
-    async def _page(self, request: Request) -> Response:
+    async def _page(self, request: HttpRequest) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
             problem = f"{request.method} is not answered here, only GET and HEAD"
             return json_response(HTTPStatus.METHOD_NOT_ALLOWED, {"error": problem}, {"Allow": "GET, HEAD"})
@@ -116,7 +116,7 @@ class ConsoleSite:
                 scrape = self._scrapes[self._access.knows_names(request)]
             except RefusedError as refusal:
                 return refusal.response({})
-            return Response(HTTPStatus.OK, content_type, encode(scrape))
+            return HttpResponse(HTTPStatus.OK, content_type, encode(scrape))
         if path in ("/health", "/readyz"):
             problem = self._health()
             status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK

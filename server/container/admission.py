@@ -38,7 +38,7 @@ from millrace.wire.limits import EVENT_COUNT_MAX
 from .entity_cache import Pins
 
 
-class Owner(Protocol):
+class ReplyTarget(Protocol):
     """Who sent appends, and is told how they ended: a connection."""
 
     def settle(self) -> None:
@@ -57,7 +57,7 @@ class PendingAppend(TakenAppends):
 
     __slots__ = ("owner", "pins")
 
-    def __init__(self, owner: Owner, run: AppendRun) -> None:
+    def __init__(self, owner: ReplyTarget, run: AppendRun) -> None:
         super().__init__(run)
         self.owner = owner
         self.pins: Pins | None = None

@@ -49,8 +49,8 @@ from millrace.wire.framing import encode
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 
 from .admission import (
-    Owner,
     PendingAppend,
+    ReplyTarget,
     check_condition,
     check_event_count,
     check_event_number,
@@ -149,7 +149,7 @@ class SegmentContainer:
 
     # --- appends ---
 
-    def append(self, run: AppendRun, owner: Owner, *, is_internal: bool = False) -> list[PendingAppend]:
+    def append(self, run: AppendRun, owner: ReplyTarget, *, is_internal: bool = False) -> list[PendingAppend]:
         """Admit a run of appends and queue it for the log.
 
         Args:
@@ -181,7 +181,7 @@ class SegmentContainer:
     def _admit(
         self,
         run: AppendRun,
-        owner: Owner,
+        owner: ReplyTarget,
         segment: Segment,
         progress: WriterProgress | None,
         transaction: Transaction | None,
@@ -267,7 +267,7 @@ class SegmentContainer:
     def _append_again(
         self,
         run: AppendRun,
-        owner: Owner,
+        owner: ReplyTarget,
         segment: Segment,
         progress: WriterProgress,
         transaction: Transaction | None,
@@ -292,7 +292,7 @@ class SegmentContainer:
             self.in_flight.follow(again)
         return result
 
-    def refuse(self, run: AppendRun, owner: Owner, error: ServerError) -> PendingAppend:
+    def refuse(self, run: AppendRun, owner: ReplyTarget, error: ServerError) -> PendingAppend:
         """Return the appends of a run that was refused: settled, or to be settled when the reason is durable."""
         refused = PendingAppend(owner, run)
         refused.error = error.with_traceback(None)  # which would hold the run, and all its frames, until it is told

@@ -17,7 +17,7 @@ from millrace.wire.limits import MIB
 IDLE_BYTES_MAX: Final = 128 * MIB
 
 
-class Evicting(Protocol):
+class EvictableCache(Protocol):
     """A cache that gives its idle entities up."""
 
     def evict(self, number: int) -> None:
@@ -41,12 +41,12 @@ class IdleBudget:
         self.on_full: Callable[[], None] = lambda: None
         self._is_full = False
         # With the size of each; the one that was used last at the end.
-        self._sizes: OrderedDict[tuple[Evicting, int], int] = OrderedDict()
+        self._sizes: OrderedDict[tuple[EvictableCache, int], int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def add(self, cache: Evicting, number: int, *, size_bytes: int) -> None:
+    def add(self, cache: EvictableCache, number: int, *, size_bytes: int) -> None:
         """Take in an entity that has fallen idle."""
         assert size_bytes > 0, "an entity without a size is never evicted"
         self.remove(cache, number)
@@ -64,10 +64,10 @@ class IdleBudget:
             self.size_bytes -= size
             cache.evict(oldest)
 
-    def use(self, cache: Evicting, number: int) -> None:
+    def use(self, cache: EvictableCache, number: int) -> None:
         """Note that an idle entity was used."""
         self._sizes.move_to_end((cache, number))
 
-    def remove(self, cache: Evicting, number: int) -> None:
+    def remove(self, cache: EvictableCache, number: int) -> None:
         """Forget an entity that is not idle any more; one that was not is fine."""
         self.size_bytes -= self._sizes.pop((cache, number), 0)

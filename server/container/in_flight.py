@@ -22,7 +22,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import KIB
 
-from .admission import Owner, PendingAppend
+from .admission import PendingAppend, ReplyTarget
 from .entity_cache import Pins
 
 DecisionKey = tuple[type[m.Record] | int | str, ...]
@@ -84,7 +84,7 @@ class FollowingReply:
 
     __slots__ = ("owner",)
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ReplyTarget) -> None:
         self.owner = owner
 
     def settle(self, failure: LogFailedError | None = None) -> None:
@@ -199,12 +199,12 @@ class InFlight:
             pending.settled = True
             pending.owner.settle()
 
-    def tell(self, count: int) -> set[Owner]:
+    def tell(self, count: int) -> set[ReplyTarget]:
         """Say of so many at the front that they are durable, before they are settled; return who is to be told.
 
         Of appends, and of replies that follow these or decisions; all others wait until they are settled.
         """
-        owners: set[Owner] = set()
+        owners: set[ReplyTarget] = set()
         for number, pending in enumerate(islice(self._pending, count), self._settled + 1):
             if isinstance(pending, PendingAppend):
                 pending.settled = True
@@ -213,7 +213,7 @@ class InFlight:
                 owners.update(self._told(number))
         return owners
 
-    def _told(self, number: int) -> list[Owner]:
+    def _told(self, number: int) -> list[ReplyTarget]:
         """Settle the replies among the followers of what has that number; return their owners."""
         followers = self._followers[number]
         replies = [each for each in followers if isinstance(each, FollowingReply)]
@@ -224,25 +224,25 @@ class InFlight:
             reply.settle()
         return [reply.owner for reply in replies]
 
-    def durable(self, runs: Iterable[AppendRun]) -> set[Owner]:
+    def durable(self, runs: Iterable[AppendRun]) -> set[ReplyTarget]:
         """Settle what is at the front, in its order, and its followers; return the owners that are to be told."""
-        owners: set[Owner] = set()
+        owners: set[ReplyTarget] = set()
         for run in runs:
             pending = self._pending.popleft()
             assert isinstance(pending, PendingDecision) or pending.offset == run.offset
             self._settle(pending, owners)
         return owners
 
-    def fail(self, failure: LogFailedError) -> set[Owner]:
+    def fail(self, failure: LogFailedError) -> set[ReplyTarget]:
         """Settle everything as failed, and what comes from now on; return the owners of appends."""
         self._failure = failure
-        owners: set[Owner] = set()
+        owners: set[ReplyTarget] = set()
         while self._pending:
             self._settle(self._pending.popleft(), owners, failure)
         return owners
 
     def _settle(
-        self, pending: PendingAppend | PendingDecision, owners: set[Owner], failure: LogFailedError | None = None
+        self, pending: PendingAppend | PendingDecision, owners: set[ReplyTarget], failure: LogFailedError | None = None
     ) -> None:
         self._settled += 1
         if isinstance(pending, PendingAppend):

@@ -68,7 +68,7 @@ def state_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
+class RecoveryResult:
     """The result of a recovery.
 
     Attributes:
@@ -82,7 +82,7 @@ class Recovered:
     loss: LogLoss | None
 
 
-async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: bool) -> Recovered:
+async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: bool) -> RecoveryResult:
     """Load the checkpoint, or its newest good copy, and apply what the log holds after it.
 
     Args:
@@ -129,7 +129,7 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
         _refuse_lost_checkpoint(log, has_chunks=bool(await environment.storage.list("segments/")))
     elif was_damaged or checkpoint.is_restored or checkpoint.newer_copy:
         _refuse_gap_after_copy(checkpoint, log)
-    return Recovered(state=state, checkpoint=checkpoint, loss=loss)
+    return RecoveryResult(state=state, checkpoint=checkpoint, loss=loss)
 
 
 async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | None:

@@ -17,7 +17,7 @@ from millrace.server.host.addresses import address_of
 from millrace.server.host.clock import Clock
 from millrace.server.host.metrics import Histogram
 from millrace.server.host.proxy_protocol import ProxyHeader, ProxyHeaderError
-from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S, TokenGate, Verdict
+from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S, TokenGate, TokenVerdict
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import ErrorCode, ForeignProtocolError, WireError
@@ -344,9 +344,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _greet(self, message: m.Hello, request_id: int) -> None:
         verdict = self._tokens.judge(message.token.encode())
-        if verdict is not Verdict.RIGHT:
+        if verdict is not TokenVerdict.RIGHT:
             self._log("authentication failed")
-            self._refuse_token(request_id, is_slow=verdict is Verdict.WRONG)
+            self._refuse_token(request_id, is_slow=verdict is TokenVerdict.WRONG)
             return
         if not self._connections.greeted(self, self._address):
             self._counters.shed_total += 1

@@ -198,7 +198,7 @@ class _Probation:
         return connection
 
 
-class Refusal(asyncio.Protocol):
+class RejectedConnection(asyncio.Protocol):
     """A connection to a server that serves nobody now.
 
     Args:

@@ -30,7 +30,7 @@ from millrace.server.container.state.transaction import NO_SESSION
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import InvalidArgumentError, ServerError
 from millrace.server.streams import (
-    Admitted,
+    AdmittedStep,
     Catalog,
     ExclusiveCommands,
     StreamCommands,
@@ -409,7 +409,7 @@ class Handlers:
         )
         return None if admitted is None else self._told(admitted, admitted.reply)
 
-    async def _begin(self, message: m.BeginTransaction) -> Admitted:
+    async def _begin(self, message: m.BeginTransaction) -> AdmittedStep:
         return await self._transactions.begin(
             message.number,
             message.name,
@@ -437,19 +437,19 @@ class Handlers:
         )
         return None if admitted is None else self._told(admitted, admitted.reply)
 
-    def _prepared(self, message: m.PrepareTransaction) -> Admitted:
+    def _prepared(self, message: m.PrepareTransaction) -> AdmittedStep:
         return self._transactions.prepare_now(message.number, message.branches, drops_others=bool(message.drops_others))
 
     def _decide_prepare(self, message: m.PrepareTransaction) -> Reply:
         return self._told(self._prepared(message), None)
 
-    def _told(self, admitted: Admitted, message: m.Message | None) -> Reply:
+    def _told(self, admitted: AdmittedStep, message: m.Message | None) -> Reply:
         """Return the reply to a step: the message, or else the transaction as it is when that is durable."""
         if message is None:
             return partial(self._told_as_it_is, admitted)
         return ReadyReply(message, admitted.decision is not None)
 
-    async def _told_as_it_is(self, admitted: Admitted) -> m.TransactionReply:
+    async def _told_as_it_is(self, admitted: AdmittedStep) -> m.TransactionReply:
         """Return a transaction as it is when a step of it is durable."""
         changed = await self._transactions.settled(admitted)
         return step_reply(admitted.transaction, changed=changed)

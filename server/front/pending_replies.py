@@ -7,7 +7,7 @@ is told together: the acks of appends, and after them the replies, in one system
 
 import asyncio
 
-from millrace.server.container.admission import Owner
+from millrace.server.container.admission import ReplyTarget
 from millrace.server.container.in_flight import FollowingReply, InFlight
 from millrace.server.errors import DecisionLostError, LogFailedError
 from millrace.wire import messages as m
@@ -72,7 +72,7 @@ class PendingReplies:
     """
 
     def __init__(
-        self, owner: Owner, in_flight: InFlight, *, reply_writer: ReplyWriter, flow: FlowControl, count_max: int
+        self, owner: ReplyTarget, in_flight: InFlight, *, reply_writer: ReplyWriter, flow: FlowControl, count_max: int
     ) -> None:
         self.owner = owner
         self._in_flight = in_flight

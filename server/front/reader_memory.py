@@ -38,7 +38,7 @@ MEASURED_AGAIN_S: Final = 0.02
 CHECKED_AGAIN_S: Final = 0.1
 
 
-class Holder(Protocol):
+class ReaderConnection(Protocol):
     """A connection, as far as its memory is concerned."""
 
     def unsent_bytes(self) -> int:
@@ -50,7 +50,7 @@ class Holder(Protocol):
         ...
 
 
-class Account:
+class ReaderAccount:
     """What one connection holds; made by `ReaderMemory.account`.
 
     Attributes:
@@ -60,7 +60,7 @@ class Account:
 
     __slots__ = ("_goal_s", "_goal_total", "_memory", "_sent_total", "fetching_bytes", "holder", "unsent_bytes")
 
-    def __init__(self, memory: "ReaderMemory", holder: Holder) -> None:
+    def __init__(self, memory: "ReaderMemory", holder: ReaderConnection) -> None:
         self._memory = memory
         self.holder = holder
         self.fetching_bytes = 0
@@ -135,15 +135,15 @@ class ReaderMemory:
         self.held_bytes = 0
         self._measured_s = 0.0
         # Accounts that hold something, as far as is known.
-        self._holding: set[Account] = set()
+        self._holding: set[ReaderAccount] = set()
         # Those who wait for room, who has waited longest first.
         self._waiting: dict[Callable[[], None], None] = {}
         self._checking: asyncio.TimerHandle | None = None
         self._is_checked_soon = False
 
-    def account(self, holder: Holder) -> Account:
+    def account(self, holder: ReaderConnection) -> ReaderAccount:
         """Return the account of a new connection."""
-        return Account(self, holder)
+        return ReaderAccount(self, holder)
 
     def wait(self, callback: Callable[[], None]) -> None:
         """Call back once when there may be room."""
@@ -154,7 +154,7 @@ class ReaderMemory:
         """Do not call back any more; nothing happens if it did not wait."""
         self._waiting.pop(callback, None)
 
-    def grant(self, account: Account, size: int) -> int:
+    def grant(self, account: ReaderAccount, size: int) -> int:
         """Return how many of so many bytes an account may take now."""
         least = min(size, GRANT_SIZE_BYTES_SMALL)
         if self.held_bytes + size > self._usual_max:
@@ -166,7 +166,7 @@ class ReaderMemory:
             return least
         return 0
 
-    def changed(self, account: Account, difference: int) -> None:
+    def changed(self, account: ReaderAccount, difference: int) -> None:
         """Note that an account holds more, or less."""
         self.held_bytes += difference
         if account.held_bytes:
@@ -212,7 +212,7 @@ class ReaderMemory:
         now_s = self._clock.monotonic_s()
         room_needed = self._usual_max // 2
 
-        def order(account: Account) -> tuple[float, int]:
+        def order(account: ReaderAccount) -> tuple[float, int]:
             stalled_s = account.stalled_s(now_s)
             return stalled_s if stalled_s >= self._patience_s else 0.0, account.held_bytes
 

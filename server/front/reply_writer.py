@@ -12,7 +12,7 @@ from millrace.wire.server_session import ServerSession
 
 from .counters import FrontCounters
 from .latency import Latency
-from .reader_memory import Account
+from .reader_memory import ReaderAccount
 from .replies import error_reply
 from .request_memory import RequestAccount
 
@@ -49,7 +49,7 @@ class ReplyWriter:
         *,
         clock: Clock,
         counters: FrontCounters,
-        account: Account,
+        account: ReaderAccount,
         requests: RequestAccount,
         latency: Latency,
         may_be_superseded: Callable[[], bool],

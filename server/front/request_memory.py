@@ -25,7 +25,7 @@ SMALL_SIZE_BYTES: Final = 64 * KIB
 """What one of those may hold."""
 
 
-class Holder(Protocol):
+class RequestConnection(Protocol):
     """A connection, as far as the memory of its requests is concerned."""
 
     def give_back(self) -> None:
@@ -42,7 +42,7 @@ class RequestAccount:
 
     __slots__ = ("_memory", "held_bytes", "holder")
 
-    def __init__(self, memory: "RequestMemory", holder: Holder) -> None:
+    def __init__(self, memory: "RequestMemory", holder: RequestConnection) -> None:
         self._memory = memory
         self.holder = holder
         self.held_bytes = 0
@@ -99,7 +99,7 @@ class RequestMemory:
         """Whether somebody waits."""
         return bool(self._waiting)
 
-    def account(self, holder: Holder) -> RequestAccount:
+    def account(self, holder: RequestConnection) -> RequestAccount:
         """Return the account of a new connection."""
         return RequestAccount(self, holder)
 

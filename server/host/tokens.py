@@ -13,7 +13,7 @@ WRONG_TOKEN_DELAY_S: Final = 1.0
 """Delay of the reply to a wrong token."""
 
 
-class Verdict(Enum):
+class TokenVerdict(Enum):
     """The result of a comparison."""
 
     RIGHT = auto()
@@ -31,8 +31,8 @@ class TokenGate:
     def __init__(self, token: str) -> None:
         self._token = token.encode()
 
-    def judge(self, given: bytes) -> Verdict:
+    def judge(self, given: bytes) -> TokenVerdict:
         """Return whether a token is right; the time that it takes does not depend on the token of the server."""
         if not self._token or hmac.compare_digest(self._token, given):
-            return Verdict.RIGHT
-        return Verdict.WRONG if given else Verdict.MISSING
+            return TokenVerdict.RIGHT
+        return TokenVerdict.WRONG if given else TokenVerdict.MISSING

@@ -44,7 +44,7 @@ from millrace.server.wal import parse_log_name
 
 from .fields import utc_text
 from .folder_claim import NO_CLAIM, FolderClaim, read_folder_claim, write_folder_claim
-from .lease import Watched, WorkerLease, end_lease, lease_key, read_acknowledged, read_lease, watch_lease
+from .lease import WatchOutcome, WorkerLease, end_lease, lease_key, read_acknowledged, read_lease, watch_lease
 from .manifest import EPOCHS_COUNT_MAX, Claimant, Manifest, encode_manifest, log_prefix, manifest_key
 from .manifest_ownership import ATTEMPTS_COUNT_MAX, FoundManifest, ManifestOwnership, read_manifest, subject_of
 from .ownership import RemoteLog
@@ -91,7 +91,7 @@ async def claim_container(
         OwnerFencedError: another server has taken over everything that this process had.
         StorageError: disk or store cannot be used now. Try again.
     """
-    claiming = _Claiming(
+    claiming = _ClaimAttempt(
         lease,
         container,
         files=files,
@@ -107,7 +107,7 @@ async def claim_container(
     return ManifestOwnership(lease, found, on_fenced=on_fenced or lease.on_fenced)
 
 
-class _Claiming:
+class _ClaimAttempt:
     """A claim that is under way."""
 
     def __init__(
@@ -275,7 +275,7 @@ class _Claiming:
             if self._on_standby is not None:
                 self._on_standby(owner)
                 watched, found = await stand_by(self._store, owner, clock=self._lease.clock)
-                if watched is Watched.SILENT:
+                if watched is WatchOutcome.SILENT:
                     await self._end(owner, found)
                 return False  # it may have changed the manifest since that was read
             logger.info(
@@ -287,9 +287,9 @@ class _Claiming:
                 owner.lease_s,
             )
             watched, found = await watch_lease(self._store, owner, clock=self._lease.clock)
-            if watched is Watched.GONE:
+            if watched is WatchOutcome.GONE:
                 return False
-            is_alive = watched is Watched.ALIVE
+            is_alive = watched is WatchOutcome.ALIVE
         if is_alive or not await self._end(owner, found):
             raise OwnedElsewhereError(
                 f"is served by {owner} since {owner.since}; stop that server first"

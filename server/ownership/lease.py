@@ -469,7 +469,7 @@ class _EndedError(Exception):
 # --- leases of others ---
 
 
-class Watched(Enum):
+class WatchOutcome(Enum):
     """What became of a lease that was watched."""
 
     ALIVE = "its owner has renewed it"
@@ -477,7 +477,7 @@ class Watched(Enum):
     GONE = "it was deleted, or ended by another server"
 
 
-async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[Watched, StoredObject | None]:
+async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[WatchOutcome, StoredObject | None]:
     """Watch the lease of an owner until it changes, at most for its length; return also its last version.
 
     One that is missing, or was ended before, is watched for as long: its owner may not have noticed it yet.
@@ -493,9 +493,9 @@ async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> t
         asked_s = clock.monotonic_s()
         found = await _read(store, key)
         if (found and found.content) != (first and first.content):
-            return (Watched.GONE if is_ended(found, key=key) else Watched.ALIVE), found
+            return (WatchOutcome.GONE if is_ended(found, key=key) else WatchOutcome.ALIVE), found
         if asked_s - started_s >= owner.lease_s:
-            return Watched.SILENT, found
+            return WatchOutcome.SILENT, found
 
 
 def is_ended(found: StoredObject | None, *, key: str) -> bool:

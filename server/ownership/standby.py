@@ -13,7 +13,7 @@ from millrace.server.errors import StorageError
 from millrace.server.host.clock import Clock
 from millrace.server.object_store import ObjectStore, StoredObject
 
-from .lease import RENEWALS_COUNT, Watched, is_ended, lease_key, read_lease
+from .lease import RENEWALS_COUNT, WatchOutcome, is_ended, lease_key, read_lease
 from .manifest import Claimant
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ LOOKS_COUNT: Final = 12
 """In the length of the lease; each is one GET."""
 
 
-async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[Watched, StoredObject | None]:
+async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[WatchOutcome, StoredObject | None]:
     """Wait until the lease of an owner was the same for its whole length, or is gone; return also what it is then.
 
     Cancelling is safe: nothing is changed.
@@ -44,9 +44,9 @@ async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tupl
             is_slow = clock.monotonic_s() - asked_s > owner.lease_s / RENEWALS_COUNT
             is_same = since_s is not None and (found and found.content) == (seen and seen.content)
             if since_s is not None and not is_same and is_ended(found, key=lease_key(owner.worker_id)):
-                return Watched.GONE, found
+                return WatchOutcome.GONE, found
             if since_s is None or is_slow or not is_same:
                 seen, since_s = found, clock.monotonic_s()
             elif asked_s - since_s >= owner.lease_s:
-                return Watched.SILENT, found
+                return WatchOutcome.SILENT, found
         await clock.sleep(owner.lease_s / LOOKS_COUNT)

@@ -1,14 +1,14 @@
 """The settings of a server: what can be set, and from where it is."""
 
-from .declared import Declared, check_name, declared, named_setting
+from .declared import SettingDeclaration, check_name, declared, named_setting
 from .loading import FILE_VARIABLE, OTHERS, LoadedSettings, Setting, Source, load_settings, parse_assignments
 
 __all__ = [
     "FILE_VARIABLE",
     "OTHERS",
-    "Declared",
     "LoadedSettings",
     "Setting",
+    "SettingDeclaration",
     "Source",
     "check_name",
     "declared",

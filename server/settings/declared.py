@@ -30,7 +30,7 @@ _SIMILAR: Final = 0.8
 """How much alike two names have to be for one to be taken for the other; 1 is the same."""
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """What the values of a setting are.
 
     Attributes:
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
+class SettingDeclaration:
     """A setting.
 
     Attributes:
@@ -77,24 +77,24 @@ class Declared:
         return PREFIX + self.name.replace(".", "_").upper()
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ValueKind:
         """What its values are: the unit is in its name."""
         if self.annotation is not bool and is_size(self.field):
-            return Kind(_texts(parse_size), "a size, such as 4096, 64KiB, 10MiB or 1.5GiB")
+            return ValueKind(_texts(parse_size), "a size, such as 4096, 64KiB, 10MiB or 1.5GiB")
         if self.annotation is not bool and is_duration(self.field):
-            return Kind(_texts(parse_duration), "a duration, such as 0.5, 15s, 10min, 2h or 7d")
+            return ValueKind(_texts(parse_duration), "a duration, such as 0.5, 15s, 10min, 2h or 7d")
         if get_origin(self.annotation) is Literal:
-            return Kind(_as_it_is, f"one of {', '.join(get_args(self.annotation))}")
+            return ValueKind(_as_it_is, f"one of {', '.join(get_args(self.annotation))}")
         if self.annotation is Address:
-            return Kind(_address, "HOST:PORT")
+            return ValueKind(_address, "HOST:PORT")
         if self.annotation == Address | None:
-            return Kind(_address_or_none, "HOST:PORT, or none")
+            return ValueKind(_address_or_none, "HOST:PORT, or none")
         if self.annotation == StoreUrl | None:
-            return Kind(_store_or_none, f"{FORMS}, or none")
+            return ValueKind(_store_or_none, f"{FORMS}, or none")
         if self.annotation == Path | None:
-            return Kind(_path_or_none, "the path of a file, or none")
+            return ValueKind(_path_or_none, "the path of a file, or none")
         right = {bool: "true or false", int: "a whole number", float: "a number"}
-        return Kind(_as_it_is, right.get(self.annotation, "a text"))
+        return ValueKind(_as_it_is, right.get(self.annotation, "a text"))
 
     def text(self, value: Any) -> str:
         """Return a value as one would write it into a file; of a secret only whether there is one."""
@@ -110,7 +110,7 @@ def parts() -> dict[str, type[Any]]:
 
 
 @cache
-def declared() -> dict[str, Declared]:
+def declared() -> dict[str, SettingDeclaration]:
     """Return all settings by their names: those of the server as a whole, then those of each part."""
     settings = [
         *_declared_by(ServerOptions, ""),
@@ -119,12 +119,12 @@ def declared() -> dict[str, Declared]:
     return {setting.name: setting for setting in settings}
 
 
-def _declared_by(kind: type[Any], part: str) -> Iterator[Declared]:
+def _declared_by(kind: type[Any], part: str) -> Iterator[SettingDeclaration]:
     text = (inspect.getdoc(kind) or "").partition("Attributes:\n")[2]
     effects = dict(re.findall(r"^    (\w+): (.*(?:\n     +.*)*)", text, re.MULTILINE))
     for item in fields(kind):
         if item.default is not MISSING:
-            yield Declared(
+            yield SettingDeclaration(
                 part=part,
                 field=item.name,
                 annotation=item.type,
@@ -134,7 +134,7 @@ def _declared_by(kind: type[Any], part: str) -> Iterator[Declared]:
             )
 
 
-def named_setting(part: str, field: str) -> Declared:
+def named_setting(part: str, field: str) -> SettingDeclaration:
     """Return the setting that a field of the options of a part is."""
     option = _NAMES.get(field, field)
     return declared()[f"{part}.{option}" if part else option]

@@ -35,7 +35,7 @@ from millrace.server.errors import ConfigurationError, SettingError
 from millrace.server.object_store import StoreUrl
 from millrace.server.options import ServerOptions
 
-from .declared import LISTED, PREFIX, Declared, check_name, declared, named_setting, parts, similar
+from .declared import LISTED, PREFIX, SettingDeclaration, check_name, declared, named_setting, parts, similar
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Source(StrEnum):
 class Setting:
     """A setting, to what it is set, and where."""
 
-    declared: Declared
+    declared: SettingDeclaration
     value: Any
     source: Source
 

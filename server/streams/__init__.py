@@ -6,14 +6,14 @@ from .options import MetricsOptions, StreamsOptions, TransactionsOptions, Writer
 from .scaling_loop import ScalingLoop, StreamsStatistics
 from .stream_commands import StreamCommands
 from .transaction_answers import step_reply
-from .transaction_commands import Admitted, TransactionCommands
+from .transaction_commands import AdmittedStep, TransactionCommands
 from .transaction_expiry import TransactionExpiryLoop, TransactionsStatistics
 from .unused_producers import UnusedProducers
 from .uptime import Uptime, boot_id
 from .writer_expiry import WriterExpiryLoop, WritersStatistics
 
 __all__ = [
-    "Admitted",
+    "AdmittedStep",
     "Catalog",
     "ExclusiveCommands",
     "MetricsOptions",

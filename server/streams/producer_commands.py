@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from millrace.model.names import checked_holder, checked_writer_id
-from millrace.model.producer import NO_HOLDER, Producer, ProducerRow, Verdict, checked_producer
+from millrace.model.producer import NO_HOLDER, Producer, ProducerRow, ProducerVerdict, checked_producer
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.model.transaction import TransactionState
 from millrace.server.container.container import SegmentContainer
@@ -219,7 +219,7 @@ class ProducerCommands:
         row = ProducerRow() if known is None else known.admitted
         verdict = row.at_begin(producer)
         refusal = _refusal(verdict, row, producer)
-        if refusal is not None and verdict is not Verdict.STORED:
+        if refusal is not None and verdict is not ProducerVerdict.STORED:
             raise refusal
         if row.run != producer.run:
             if known is None:
@@ -271,25 +271,25 @@ def check_producer(transaction: Transaction, producer: Producer | None) -> None:
         )
 
 
-def _refusal(verdict: Verdict, row: ProducerRow, producer: Producer) -> TransactionError | None:
+def _refusal(verdict: ProducerVerdict, row: ProducerRow, producer: Producer) -> TransactionError | None:
     """Return why a producer is refused by what is known of it, None if it is not."""
     subject = producer.writer_id
     match verdict:
-        case Verdict.FENCED:
+        case ProducerVerdict.FENCED:
             by = f"run {row.run} of {row.holder}" if row.run else "a reset"
             return ProducerFencedError(f"run {producer.run} of {producer.holder} was replaced by {by}", subject=subject)
-        case Verdict.HELD:
+        case ProducerVerdict.HELD:
             return ProducerInUseError(
                 f"the producer is held by {row.holder}, and not by {producer.holder}. Only if {row.holder} is gone for"
                 f" good: `millrace txn reset {subject} --holder {producer.holder}`; sequences start over then",
                 subject=subject,
             )
-        case Verdict.STORED:
+        case ProducerVerdict.STORED:
             return ProducerCommittedError(
                 f"sequence {producer.sequence} is committed already: the last one is {row.last_sequence}",
                 subject=subject,
             )
-        case Verdict.NEW:
+        case ProducerVerdict.NEW:
             return None
 
 

@@ -22,7 +22,7 @@ AHEAD: Final = 1.5
 CANDIDATES_PER_PLACE: Final = 4
 
 
-class Written(NamedTuple):
+class WriteTotals(NamedTuple):
     """What was written to a stream, or to several."""
 
     bytes: int = 0
@@ -38,13 +38,13 @@ class StreamTraffic:
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._shown: dict[int, Written] = {}
+        self._shown: dict[int, WriteTotals] = {}
         self._names: dict[int, str] = {}
-        self._others = Written()
+        self._others = WriteTotals()
         # Of those that are shown, and of the busiest others: bytes, those of long ago weigh less.
         self._weights: dict[int, float] = {}
         # By name; replaced as a whole, so that any thread may read it.
-        self.rows: tuple[tuple[str, Written], ...] = ()
+        self.rows: tuple[tuple[str, WriteTotals], ...] = ()
         self.others = self._others
 
     @property
@@ -69,14 +69,14 @@ class StreamTraffic:
 
     def add(self, sizes: Mapping[int, int], events: Mapping[int, int], *, duration_s: float) -> None:
         """Take what was written in the last `duration_s` seconds, by the id of the stream; decide who is shown."""
-        total = Written(sum(sizes.values()), sum(events.values()))
-        shown = Written()
+        total = WriteTotals(sum(sizes.values()), sum(events.values()))
+        shown = WriteTotals()
         for stream_id, before in self._shown.items():
             if stream_id in sizes:
-                new = Written(sizes[stream_id], events[stream_id])
+                new = WriteTotals(sizes[stream_id], events[stream_id])
                 self._shown[stream_id] = _sum(before, new)
                 shown = _sum(shown, new)
-        self._others = _sum(self._others, Written(total.bytes - shown.bytes, total.events - shown.events))
+        self._others = _sum(self._others, WriteTotals(total.bytes - shown.bytes, total.events - shown.events))
         self._weigh(sizes, duration_s)
         self._choose()
         self._publish()
@@ -102,7 +102,7 @@ class StreamTraffic:
                 if least is None or weight <= AHEAD * self._weights[least]:
                     break
                 self.forget([least])
-            self._shown[stream_id] = Written()
+            self._shown[stream_id] = WriteTotals()
 
     def _publish(self) -> None:
         named = ((name, self._shown[stream_id]) for stream_id, name in self._names.items() if stream_id in self._shown)
@@ -110,5 +110,5 @@ class StreamTraffic:
         self.others = self._others
 
 
-def _sum(one: Written, other: Written) -> Written:
-    return Written(one.bytes + other.bytes, one.events + other.events)
+def _sum(one: WriteTotals, other: WriteTotals) -> WriteTotals:
+    return WriteTotals(one.bytes + other.bytes, one.events + other.events)

@@ -52,7 +52,7 @@ _TAKEN: Final = (TransactionState.OPEN, TransactionState.PREPARED, TransactionSt
 """States in which another transaction cannot have the name."""
 
 
-class Admitted(NamedTuple):
+class AdmittedStep(NamedTuple):
     """A step of a transaction that was decided, or was before.
 
     Attributes:
@@ -97,7 +97,7 @@ class TransactionCommands:
         await self._container.decide(m.IdsReserved(first, count), first)
         return first
 
-    async def settled(self, admitted: Admitted) -> bool:
+    async def settled(self, admitted: AdmittedStep) -> bool:
         """Wait until a step is durable, or whatever it was decided by before; return whether it was decided by this.
 
         Raises:
@@ -120,7 +120,7 @@ class TransactionCommands:
         address: str = "",
         producer: Producer | None = None,
         parts: Sequence[m.NewPart] = (),
-    ) -> Admitted:
+    ) -> AdmittedStep:
         """Begin a transaction when that can be decided. See `begin_now`; cancelling is safe."""
         return await self._when_possible(
             m.Required(streams=[each.name for each in streams], transactions=[number, name]),
@@ -147,7 +147,7 @@ class TransactionCommands:
         address: str = "",
         producer: Producer | None = None,
         parts: Sequence[m.NewPart] = (),
-    ) -> Admitted | None:
+    ) -> AdmittedStep | None:
         """Begin a transaction, or join the open one of that name; None: something has to become durable before.
 
         Args:
@@ -200,7 +200,7 @@ class TransactionCommands:
                     raise InvalidArgumentError("the transaction began with other parts", subject=found.subject)
             found.is_renewed = True
             # As it is joined, with its routes: it may be over when that is told.
-            return Admitted(found, None, step_reply(found, changed=False, streams=found.streams))
+            return AdmittedStep(found, None, step_reply(found, changed=False, streams=found.streams))
         for stream, routed in zip(over, streams, strict=True):
             if stream.sealed:
                 raise StreamSealedError("the stream is sealed", subject=stream.name)
@@ -242,9 +242,11 @@ class TransactionCommands:
         self._admit_parts(begun, wanted, created_us=record.begun_us)
         # As it begins: when that is durable, it may be over already. Who has routed knows the routes.
         has_routed = all(routed.stream_id for routed in streams)
-        return Admitted(begun, decision, step_reply(begun, changed=True, streams=() if has_routed else begun.streams))
+        return AdmittedStep(
+            begun, decision, step_reply(begun, changed=True, streams=() if has_routed else begun.streams)
+        )
 
-    def add_parts_now(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> Admitted:
+    def add_parts_now(self, number: int, branch: int, parts: Sequence[m.NewPart]) -> AdmittedStep:
         """Create segments for events of a branch, one for each range of keys, unless it has just these.
 
         Raises:
@@ -264,7 +266,7 @@ class TransactionCommands:
         )
         wanted = parts_of(record.parts, branch=branch)
         if has_parts(transaction, wanted):
-            return Admitted(transaction, None)
+            return AdmittedStep(transaction, None)
         self._limits.check_new_parts(transaction, branch, wanted)
         self._limits.check_memory(OPEN_PART_SIZE_BYTES * len(parts), transaction.address)
         self._container.check_room()
@@ -272,7 +274,7 @@ class TransactionCommands:
         decision = self._container.log_decision(record, number, is_followed=True)
         self._ids.use(unused)
         self._admit_parts(transaction, wanted, created_us=record.added_us)
-        return Admitted(transaction, decision)
+        return AdmittedStep(transaction, decision)
 
     def _admit_parts(self, transaction: Transaction, parts: Mapping[int, TransactionPart], *, created_us: int) -> None:
         """Move the admitted view to after the record of these parts, which was queued."""
@@ -281,7 +283,7 @@ class TransactionCommands:
             self._state.admitted_segments[segment_id] = segment_of_part(segment_id, created_us=created_us)
         self._state.open_transactions.admit_parts(transaction, parts)
 
-    def prepare_now(self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool) -> Admitted:
+    def prepare_now(self, number: int, branches: Sequence[m.BranchCount], *, drops_others: bool) -> AdmittedStep:
         """Let a transaction take no more, and never end by itself, unless it was prepared so before.
 
         Raises:
@@ -295,7 +297,7 @@ class TransactionCommands:
         digest = digest_of_branches(named)
         transaction = self._found(number)
         if transaction.admitted_state is TransactionState.PREPARED and transaction.admitted_digest == digest:
-            return Admitted(transaction, None)
+            return AdmittedStep(transaction, None)
         check_open(transaction, but=", with other branches")
         if transaction.producer is not None:
             raise InvalidArgumentError("a transaction of a producer cannot be prepared", subject=transaction.name)
@@ -319,7 +321,7 @@ class TransactionCommands:
             if segment is not None:
                 segment.leaving = True
             del transaction.admitted_parts[segment_id]
-        return Admitted(transaction, decision)
+        return AdmittedStep(transaction, decision)
 
     async def commit(
         self,
@@ -330,7 +332,7 @@ class TransactionCommands:
         name: str = "",
         cursors: Sequence[m.CursorMove] = (),
         fingerprint: str = "",
-    ) -> Admitted:
+    ) -> AdmittedStep:
         """Let the events of branches be part of their streams, when that can be decided; cancelling is safe.
 
         Args:
@@ -380,7 +382,7 @@ class TransactionCommands:
         *,
         drops_others: bool,
         fingerprint: str = "",
-    ) -> Admitted | None:
+    ) -> AdmittedStep | None:
         """Commit a transaction by its number, without cursors; None: something has to become durable before.
 
         Its streams are in memory, with their open segments. Arguments and errors are those of `commit`.
@@ -403,7 +405,7 @@ class TransactionCommands:
         is_by_name: bool,
         cursors: Sequence[m.CursorMove],
         fingerprint: str,
-    ) -> Admitted | None:
+    ) -> AdmittedStep | None:
         checked_fingerprint(fingerprint)
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
@@ -415,7 +417,7 @@ class TransactionCommands:
         is_same = is_as_prepared or transaction.admitted_digest == digest
         if transaction.admitted_state is TransactionState.COMMITTED and is_same:
             self.answers.check_whole(transaction)
-            return Admitted(transaction, None)
+            return AdmittedStep(transaction, None)
         producer = transaction.producer
         if transaction.admitted_state is not TransactionState.PREPARED or not is_same:
             if producer is not None and not is_by_name:
@@ -437,7 +439,7 @@ class TransactionCommands:
         admit_commit(self._state, transaction, commit, digest=digest)
         for committed in commit.producers:
             self.producers.admit(committed)
-        return Admitted(transaction, decision, commit_reply(self._state, transaction, commit, record))
+        return AdmittedStep(transaction, decision, commit_reply(self._state, transaction, commit, record))
 
     def can_commit_now(self, number: int) -> bool:
         """Return whether all that `commit_now` is about is in memory."""
@@ -482,7 +484,7 @@ class TransactionCommands:
                 return True
         return False
 
-    async def _when_possible(self, required: m.Required, decide: Callable[[], Admitted | None]) -> Admitted:
+    async def _when_possible(self, required: m.Required, decide: Callable[[], AdmittedStep | None]) -> AdmittedStep:
         """Decide once nothing in flight would change the decision.
 
         What it is about is pinned anew after each wait: meanwhile a scale or another commit may have given a stream

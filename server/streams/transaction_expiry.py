@@ -59,7 +59,7 @@ class LeaseClock:
         return self.now_s
 
 
-class Leases:
+class TransactionLeases:
     """When each open transaction was named last, by the time of a `LeaseClock`."""
 
     def __init__(self) -> None:
@@ -126,7 +126,7 @@ class TransactionExpiryLoop:
         self._unused_producers = unused_producers
         self._options = options
         self._clock = LeaseClock(container.clock)
-        self._leases = Leases()
+        self._leases = TransactionLeases()
 
     async def run(self) -> None:
         """Look at leases and outcomes until it is cancelled, which undoes nothing."""

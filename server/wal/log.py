@@ -27,7 +27,7 @@ from .protocol import LogStatistics, OnDurable, OnFailure
 from .recovery import Recovery, log_paths
 from .repair import remove_unfinished, resume
 from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, RecoveredBatch, RecoveryReport
-from .writer import Durable, LogWriter, Stopped
+from .writer import DurableBatch, LogWriter, WriterExit
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Wal:
         self._bell: Wakeup
         self._stopped: asyncio.Future[None]
         self._is_rung = False
-        self._deliveries: deque[Durable | Stopped] = deque()
+        self._deliveries: deque[DurableBatch | WriterExit] = deque()
         self._closing: asyncio.Task[None] | None = None
         self._is_open = False
         self._failure: BaseException | None = None
@@ -342,7 +342,7 @@ class Wal:
         # Only now, with the ack on its way.
         writer.observe(batch)
 
-    def _deliver(self, delivery: Durable | Stopped) -> None:
+    def _deliver(self, delivery: DurableBatch | WriterExit) -> None:
         """Hand something to the loop; called in the log thread."""
         self._deliveries.append(delivery)
         if not self._is_rung:
@@ -357,12 +357,12 @@ class Wal:
         deliveries = self._deliveries
         while deliveries:
             delivery = deliveries.popleft()
-            if isinstance(delivery, Durable):
+            if isinstance(delivery, DurableBatch):
                 self._on_batch(delivery)
             else:
                 self._on_stopped(delivery)
 
-    def _on_batch(self, batch: Durable) -> None:
+    def _on_batch(self, batch: DurableBatch) -> None:
         count = len(batch.runs)
         size = batch.size - BATCH_HEADER_SIZE_BYTES - RUN_ENTRY_SIZE_BYTES * count  # of all frames
         self._queued_bytes -= size
@@ -381,7 +381,7 @@ class Wal:
         if batch.runs:
             self._on_durable(batch.runs, batch.sequence, batch.wall_time_us)
 
-    def _on_stopped(self, stopped: Stopped) -> None:
+    def _on_stopped(self, stopped: WriterExit) -> None:
         self._is_open = False
         self._failure = stopped.error
         self._pool.stop()

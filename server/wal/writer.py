@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 _SLOW_SYNC_S: Final = 1.0
 
 
-class Durable(NamedTuple):
+class DurableBatch(NamedTuple):
     """A batch that is on the disk."""
 
     runs: list[AppendRun]
@@ -50,7 +50,7 @@ class Durable(NamedTuple):
     duration_s: float
 
 
-class Stopped(NamedTuple):
+class WriterExit(NamedTuple):
     """The thread has ended; with an error if not because it was told to."""
 
     error: BaseException | None
@@ -80,7 +80,7 @@ class LogWriter:
         *,
         clock: Clock,
         metrics: Metrics,
-        deliver: Callable[[Durable | Stopped], None],
+        deliver: Callable[[DurableBatch | WriterExit], None],
         threads: Threads = SYSTEM_THREADS,
     ) -> None:
         """Store the collaborators; `point` is where to resume."""
@@ -123,7 +123,7 @@ class LogWriter:
             self._is_idle = False
             self._bell.ring()
 
-    def write_lone(self, runs: list[AppendRun]) -> Durable | None:
+    def write_lone(self, runs: list[AppendRun]) -> DurableBatch | None:
         """Write one batch in the calling thread, while the log thread sleeps; `observe` is to follow.
 
         Returns:
@@ -167,7 +167,7 @@ class LogWriter:
                 self._deliver(closing)
         except BaseException as error:  # noqa: BLE001  # whatever ends this thread ends the log, and must be told
             self._fail(error)
-        self._deliver(Stopped(self._failure))
+        self._deliver(WriterExit(self._failure))
 
     def _fail(self, error: BaseException) -> None:
         """Write nothing any more."""
@@ -209,7 +209,7 @@ class LogWriter:
                 return runs
             self._roll()
 
-    def _write(self, runs: list[AppendRun]) -> Durable:
+    def _write(self, runs: list[AppendRun]) -> DurableBatch:
         active, clock = self._active, self._clock
         wall_time_us = clock.unix_us()
         sequence = self._sequence + 1
@@ -223,9 +223,9 @@ class LogWriter:
         self._sequence = self._pool.sequence_floor = sequence
         self._checksum = checksum
         self._needs_closing_batch = True
-        return Durable(runs, sequence, wall_time_us, size, active.room_bytes, self._taken_count, duration_s)
+        return DurableBatch(runs, sequence, wall_time_us, size, active.room_bytes, self._taken_count, duration_s)
 
-    def observe(self, batch: Durable) -> None:
+    def observe(self, batch: DurableBatch) -> None:
         """Count a batch."""
         self._sync_seconds.observe(batch.duration_s)
         self._batch_bytes.observe(batch.size)
@@ -234,7 +234,7 @@ class LogWriter:
                 "slow log sync duration_s=%.3f bytes=%d sequence=%d", batch.duration_s, batch.size, batch.sequence
             )
 
-    def _closing_batch(self) -> Durable | None:
+    def _closing_batch(self) -> DurableBatch | None:
         """Prove to the next recovery that the batch before was acknowledged, if there is room for the proof."""
         if self._needs_closing_batch and self._active.room_bytes >= BATCH_HEADER_SIZE_BYTES:
             return self._write([])

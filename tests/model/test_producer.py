@@ -9,7 +9,7 @@ from millrace.model.producer import (
     FENCED_RUNS_COUNT_MAX,
     Producer,
     ProducerRow,
-    Verdict,
+    ProducerVerdict,
     checked_fingerprint,
     checked_producer,
 )
@@ -21,7 +21,7 @@ TAKEN = ProducerRow().taken("h", "r1")
 
 def test_nothing_is_known_of_a_new_producer() -> None:
     assert ProducerRow() == ProducerRow(holder="", run="", last_sequence=-1, fenced=())
-    assert ProducerRow().at_begin(P._replace(sequence=0)) is Verdict.NEW
+    assert ProducerRow().at_begin(P._replace(sequence=0)) is ProducerVerdict.NEW
 
 
 def test_a_run_that_takes_over_fences_the_one_before() -> None:
@@ -29,7 +29,7 @@ def test_a_run_that_takes_over_fences_the_one_before() -> None:
     row = TAKEN.committed(7).taken("h", "r2")
     assert row == ProducerRow("h", "r2", 7, ("r1",))
     assert row.taken("h", "r2") is row
-    assert row.at_begin(P._replace(sequence=8)) is row.at_commit(P._replace(sequence=8)) is Verdict.FENCED
+    assert row.at_begin(P._replace(sequence=8)) is row.at_commit(P._replace(sequence=8)) is ProducerVerdict.FENCED
 
 
 def test_a_sequence_up_to_the_last_one_is_stored() -> None:
@@ -38,28 +38,28 @@ def test_a_sequence_up_to_the_last_one_is_stored() -> None:
     assert row.last_sequence == 7
     for run in ("r1", "r2"):
         verdicts = [row.at_begin(Producer("w", "h", run, sequence)) for sequence in (0, 7, 8)]
-        assert verdicts == [Verdict.STORED, Verdict.STORED, Verdict.NEW]
-    assert row.at_commit(P) is Verdict.STORED
-    assert row.at_commit(P._replace(sequence=8)) is Verdict.NEW
+        assert verdicts == [ProducerVerdict.STORED, ProducerVerdict.STORED, ProducerVerdict.NEW]
+    assert row.at_commit(P) is ProducerVerdict.STORED
+    assert row.at_commit(P._replace(sequence=8)) is ProducerVerdict.NEW
 
 
 def test_another_holder_is_refused_whatever_its_sequence() -> None:
     """Behaviour 69: also at a commit; a run that is fenced is so for every holder."""
     row = TAKEN.taken("h", "r2").committed(7)
     for sequence in (0, 7, 8):
-        assert row.at_begin(Producer("w", "x", "n", sequence)) is Verdict.HELD
-        assert row.at_commit(Producer("w", "x", "n", sequence)) is Verdict.HELD
-        assert row.at_begin(Producer("w", "x", "r1", sequence)) is Verdict.FENCED
+        assert row.at_begin(Producer("w", "x", "n", sequence)) is ProducerVerdict.HELD
+        assert row.at_commit(Producer("w", "x", "n", sequence)) is ProducerVerdict.HELD
+        assert row.at_begin(Producer("w", "x", "r1", sequence)) is ProducerVerdict.FENCED
 
 
 def test_a_reset_starts_the_sequences_over_and_keeps_what_is_fenced() -> None:
     row = TAKEN.taken("h", "r2").committed(7).reset("x")
     assert row == ProducerRow("x", "", -1, ("r1", "r2"))
     assert row.reset("") == ProducerRow("", "", -1, ("r1", "r2"))
-    assert row.at_begin(Producer("w", "h", "r3", 8)) is Verdict.HELD
-    assert row.at_begin(Producer("w", "x", "r2", 8)) is Verdict.FENCED
-    assert row.at_begin(Producer("w", "x", "n", 0)) is Verdict.NEW
-    assert row.reset("").at_begin(Producer("w", "h", "r3", 0)) is Verdict.NEW
+    assert row.at_begin(Producer("w", "h", "r3", 8)) is ProducerVerdict.HELD
+    assert row.at_begin(Producer("w", "x", "r2", 8)) is ProducerVerdict.FENCED
+    assert row.at_begin(Producer("w", "x", "n", 0)) is ProducerVerdict.NEW
+    assert row.reset("").at_begin(Producer("w", "h", "r3", 0)) is ProducerVerdict.NEW
 
 
 def test_a_run_of_another_holder_is_one_after_a_reset() -> None:
@@ -73,7 +73,7 @@ def test_a_replaced_run_never_commits_however_many_followed(runs: list[int]) -> 
     for number, run in enumerate(runs):
         row = row.taken("h", f"n{run}")
         assert len(row.fenced) == min(number + 1, FENCED_RUNS_COUNT_MAX)
-        assert row.at_commit(P) is Verdict.FENCED
+        assert row.at_commit(P) is ProducerVerdict.FENCED
     expected = ["r1", *(f"n{run}" for run in runs)][:-1][-FENCED_RUNS_COUNT_MAX:]
     assert list(row.fenced) == expected
 

@@ -8,7 +8,7 @@ from millrace.server.errors import ObjectExistsError, ObjectNotFoundError
 from millrace.server.front.reply_writer import ReplyWriter
 from millrace.server.object_store import ObjectStore
 from millrace.server.ownership import FoundManifest, ManifestOwnership, WorkerLease
-from millrace.server.ownership.claim import _Claiming
+from millrace.server.ownership.claim import _ClaimAttempt
 from millrace.server.wal import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, ObjectWal, RecoveredBatch
 from millrace.server.wal.batch import decode_file_header
 from millrace.server.wal.log_objects import LogPoint, decode_log_object, encode_fence
@@ -118,11 +118,11 @@ async def claim_unannounced(lease: WorkerLease, container: int, **options: Any) 
     return ManifestOwnership(lease, found, on_fenced=lease.on_fenced)
 
 
-class _UnannouncedClaiming(_Claiming):
+class _UnannouncedClaiming(_ClaimAttempt):
     async def _announce(self, epoch: int) -> None:
         pass
 
 
-class _AnewClaiming(_Claiming):
+class _AnewClaiming(_ClaimAttempt):
     async def _rebuilt(self, tag: str) -> FoundManifest | None:
         return None

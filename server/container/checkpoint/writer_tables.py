@@ -4,7 +4,7 @@ from operator import attrgetter
 from typing import Final
 
 from millrace.model.sequence_row import SequenceRow
-from millrace.server.container.state.sequences import Refusal, SequenceView, StreamProgress
+from millrace.server.container.state.sequences import SequenceRefusal, SequenceView, StreamProgress
 from millrace.server.container.state.writer import Writer
 
 from .kind import Detail, Kind
@@ -38,7 +38,7 @@ def _load_sequences(writer: Writer, rows: list[Row]) -> None:
         view = SequenceView(
             SequenceRow.decode(stored_through, marks),
             is_plain=bool(is_plain),
-            refusal=None if tuple(refusal) == _NOT_REFUSED else Refusal(*refusal),
+            refusal=None if tuple(refusal) == _NOT_REFUSED else SequenceRefusal(*refusal),
         )
         writer.streams[stream_id] = StreamProgress(stream_id, view)
 

@@ -9,7 +9,7 @@ RETRY_S_MAX: Final = 16.0
 """Also the longest time for which a store that works again is not used: meanwhile a full log refuses appends."""
 
 
-class Backoff:
+class FlushBackoff:
     """When one step may be attempted again; a success resets it."""
 
     def __init__(self, clock: Clock) -> None:

@@ -30,7 +30,7 @@ from millrace.server.errors import ChunkExistsError, NoSpaceError, ServerError, 
 from millrace.server.host.disk_health import DiskFailure
 from millrace.server.tier2 import ChunkStorage
 
-from .backoff import RETRY_S, Backoff
+from .backoff import RETRY_S, FlushBackoff
 from .budget import FlushBudget
 from .checkpointer import Checkpointer
 from .selector import (
@@ -85,7 +85,7 @@ class Flusher:
         # None: flushes cost nothing.
         self._budget = FlushBudget(per_s, saved_s=age_s, now_s=self._clock.monotonic_s()) if per_s else None
         self._work = asyncio.Event()
-        self._backoffs = {name: Backoff(self._clock) for name in ("flush", "checkpoint", "delete", "copy")}
+        self._backoffs = {name: FlushBackoff(self._clock) for name in ("flush", "checkpoint", "delete", "copy")}
         self._copying: asyncio.Task[None] | None = None
         # Set while tier 2 has no room for what is due.
         self.short_of_room = asyncio.Event()

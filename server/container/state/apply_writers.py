@@ -12,7 +12,7 @@ from .clock_history import ClockReading
 from .current_batch import EPOCH_MAX, CurrentBatch
 from .quarantine import CONTAINER
 from .segment import Segment, WriterProgress
-from .sequences import Refusal, SequenceView
+from .sequences import SequenceRefusal, SequenceView
 from .writer import Writer, with_nonce
 
 UPTIME_US_MAX: Final = 1 << 62
@@ -149,7 +149,7 @@ def _stored_told(view: SequenceView, record: m.StoredTold) -> None:
 
 
 def _sequences_refused(view: SequenceView, record: m.SequencesRefused) -> None:
-    view.refusal = view.refusal or Refusal(record.segment_id, record.first_sequence, record.stored_through)
+    view.refusal = view.refusal or SequenceRefusal(record.segment_id, record.first_sequence, record.stored_through)
 
 
 def _check_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:

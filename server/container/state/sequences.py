@@ -30,7 +30,7 @@ PIECES_COUNT_MAX: Final = 4096
 RETRY_AFTER_MS: Final = 200
 
 
-class Refusal(NamedTuple):
+class SequenceRefusal(NamedTuple):
     """A block that was refused: its segment, its first sequence, and what was stored in the range of the segment."""
 
     segment_id: int
@@ -58,7 +58,7 @@ class SequenceView:
 
     row: SequenceRow = field(default_factory=SequenceRow)
     is_plain: bool = False
-    refusal: Refusal | None = None
+    refusal: SequenceRefusal | None = None
 
     def copy(self) -> "SequenceView":
         """Return a view that changes on its own."""
@@ -125,11 +125,11 @@ def check_sequenced(progress: StreamProgress | None, segment: Segment, *, subjec
     return progress
 
 
-def refusal_of(progress: StreamProgress, segment: Segment, sequences: Sequences) -> Refusal | None:
+def refusal_of(progress: StreamProgress, segment: Segment, sequences: Sequences) -> SequenceRefusal | None:
     """Return why a block may not be stored, None if it may: it has to begin above what is stored in its range."""
     assert segment.keys is not None
     lowest = progress.admitted.row.lowest_in(segment.keys)
-    return Refusal(segment.segment_id, sequences.first, lowest) if sequences.first <= lowest else None
+    return SequenceRefusal(segment.segment_id, sequences.first, lowest) if sequences.first <= lowest else None
 
 
 def check_piece_count(progress: StreamProgress, sequences: Sequences, *, subject: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.client.options import ClientOptions
 from millrace.client.transactions.control import Transactions
-from millrace.client.transactions.leases import Leases
+from millrace.client.transactions.leases import LeaseKeeper
 from millrace.model.cut import CutChoice, StreamCut
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 class Lease:
     """A transaction whose lease is to be renewed; says so until it is over."""
 
-    def __init__(self, leases: Leases, interval_s: float) -> None:
+    def __init__(self, leases: LeaseKeeper, interval_s: float) -> None:
         self.leases = leases
         self.interval_s = interval_s
         self.renewed_count = 0
@@ -42,7 +42,7 @@ class Lease:
 async def test_each_is_renewed_after_its_interval_until_it_ends() -> None:
     """Behaviour 30: a lease does not run out while its client lives."""
     clock = ManualClock()
-    leases = Leases(clock)
+    leases = LeaseKeeper(clock)
     quick, slow = Lease(leases, 1.0), Lease(leases, 2.5)
     for each in (slow, quick):  # the second one is due before what the task waits for
         leases.add(each, each.renew, interval_s=each.interval_s)
@@ -60,7 +60,7 @@ async def test_each_is_renewed_after_its_interval_until_it_ends() -> None:
 
 async def test_one_that_is_over_is_renewed_no_more() -> None:
     clock = ManualClock()
-    leases = Leases(clock)
+    leases = LeaseKeeper(clock)
     lease = Lease(leases, 1.0)
     leases.add(lease, lease.renew, interval_s=lease.interval_s)
     await clock.advance(0)
@@ -75,7 +75,7 @@ async def test_one_that_is_over_is_renewed_no_more() -> None:
 
 async def test_one_that_ends_while_it_is_renewed_is_renewed_no_more() -> None:
     clock = ManualClock()
-    leases = Leases(clock)
+    leases = LeaseKeeper(clock)
     lease = Lease(leases, 1.0)
 
     async def renew() -> bool:
@@ -94,7 +94,7 @@ async def test_one_that_ends_while_it_is_renewed_is_renewed_no_more() -> None:
 
 async def test_those_that_begin_and_end_in_time_take_one_task() -> None:
     clock = ManualClock()
-    leases = Leases(clock)
+    leases = LeaseKeeper(clock)
     before = len(asyncio.all_tasks())
     for _ in range(10):
         lease = Lease(leases, 1.0)
@@ -108,7 +108,7 @@ async def test_those_that_begin_and_end_in_time_take_one_task() -> None:
 
 async def test_closing_releases_all_and_ends_the_task() -> None:
     clock = ManualClock()
-    leases = Leases(clock)
+    leases = LeaseKeeper(clock)
     before = len(asyncio.all_tasks())
     held = [Lease(leases, 1.0), Lease(leases, 2.0)]
     for lease in held:

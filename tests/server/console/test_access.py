@@ -13,7 +13,7 @@ import millrace
 from millrace.model.address import Address
 from millrace.server.app import Server
 from millrace.server.console.access import Access
-from millrace.server.console.listener import CONNECTIONS_COUNT_MAX, Request
+from millrace.server.console.listener import CONNECTIONS_COUNT_MAX, HttpRequest
 from millrace.server.console.requests import RefusedError
 from millrace.server.front.options import FrontOptions
 from millrace.server.host.tokens import WRONG_TOKEN_DELAY_S
@@ -82,14 +82,14 @@ async def test_this_machine_is_answered_under_each_of_its_names(tmp_path: Path, 
 @table(("token", "host"), [(TOKEN, "127.0.0.1"), ("", "0.0.0.0"), ("", "192.0.2.1")])
 def test_with_a_token_or_for_other_machines_the_name_is_theirs(token: str, host: str) -> None:
     Access(token=token, host=host).check_name(
-        Request(method="GET", path="/", query="", headers={"host": "millrace.example"})
+        HttpRequest(method="GET", path="/", query="", headers={"host": "millrace.example"})
     )
 
 
 def test_who_sends_no_name_is_no_browser() -> None:
-    Access(token="", host="localhost").check_name(Request(method="GET", path="/", query="", headers={}))
+    Access(token="", host="localhost").check_name(HttpRequest(method="GET", path="/", query="", headers={}))
     with pytest.raises(RefusedError):
-        Access(token="", host="::1").check_name(Request(method="GET", path="/", query="", headers={"host": "x"}))
+        Access(token="", host="::1").check_name(HttpRequest(method="GET", path="/", query="", headers={"host": "x"}))
 
 
 @pytest.mark.asyncio
@@ -133,5 +133,5 @@ async def test_names_need_the_token_in_the_metrics_too(tmp_path: Path) -> None:
 def test_a_token_may_end_in_what_would_be_a_space_in_latin_1() -> None:
     sent = "Bearer voilà ".encode().decode("latin-1")
     Access(token="voilà", host="127.0.0.1").check_token(
-        Request(method="GET", path="/", query="", headers={"authorization": sent})
+        HttpRequest(method="GET", path="/", query="", headers={"authorization": sent})
     )

@@ -19,7 +19,7 @@ from millrace.model.address import Address
 from millrace.server.app import Server
 from millrace.server.console.access import Access
 from millrace.server.console.api import EVENT_REQUESTS_COUNT_MAX, REQUESTS_COUNT_MAX, Api
-from millrace.server.console.listener import HttpListener, Request, Response
+from millrace.server.console.listener import HttpListener, HttpRequest, HttpResponse
 from millrace.server.front.options import FrontOptions
 from tests.support.examples import examples
 from tests.support.feed_peer import FeedPeer
@@ -266,7 +266,7 @@ async def test_a_request_that_is_wrong_is_told_what_would_be_right(tmp_path: Pat
 def test_whatever_is_asked_gets_an_answer(path: str, query: str) -> None:
     """Nothing listens at the address, so what is right cannot be answered now; what is wrong is told."""
     api = Api(address=lambda: "127.0.0.1:1", access=Access(token="", host="127.0.0.1"), statistics=dict, health=str)
-    request = Request(method="GET", path=f"/api/v1/{path}", query=query, headers={})
+    request = HttpRequest(method="GET", path=f"/api/v1/{path}", query=query, headers={})
     response = asyncio.run(api.answer(request))
     assert response.status in (200, 400, 404, 503)
     assert ("error" in json.loads(response.body)) == (response.status != 200)
@@ -345,7 +345,7 @@ async def test_so_many_are_answered_at_once_and_the_server_speaks_of_itself_mean
     api = Api(address=lambda: f"{host}:{port}", access=access, statistics=dict, health=lambda: "it is stuck")
 
     @asynccontextmanager
-    async def respond(request: Request) -> AsyncIterator[Response]:
+    async def respond(request: HttpRequest) -> AsyncIterator[HttpResponse]:
         yield await api.answer(request)
 
     listener = HttpListener(host="127.0.0.1", port=0, respond=respond)

@@ -17,7 +17,7 @@ from millrace.server.app import Server
 from millrace.server.console import feed as feed_module
 from millrace.server.console import feed_places
 from millrace.server.console.counters import FeedCounters
-from millrace.server.console.feed import Feed, FeedOverError, Wanted
+from millrace.server.console.feed import Feed, FeedOverError, FeedRequest
 from millrace.server.console.feed_places import FeedMemory, FeedPlace, FeedPlaces
 from millrace.server.console.listener import Uptake
 from millrace.server.console.options import WINDOW_BYTES_MIN, FeedOptions
@@ -67,7 +67,7 @@ class Fed:
         place = FeedPlace("10.0.0.1", Uptake(), lambda: None)
         assert places.open(place)
         self.feed = Feed(
-            Wanted(stream=STREAM, start=start, key=key, is_resumed=is_resumed),
+            FeedRequest(stream=STREAM, start=start, key=key, is_resumed=is_resumed),
             address=server.address,
             token="",
             options=options,

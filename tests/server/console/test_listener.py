@@ -10,7 +10,13 @@ from select import select
 
 import pytest
 
-from millrace.server.console.listener import REQUEST_SIZE_BYTES_MAX, HttpListener, Request, Response, StreamedResponse
+from millrace.server.console.listener import (
+    REQUEST_SIZE_BYTES_MAX,
+    HttpListener,
+    HttpRequest,
+    HttpResponse,
+    StreamedResponse,
+)
 from millrace.server.host.proxy_protocol import TrustedProxies
 from tests.support.waiting import PATIENCE_S
 
@@ -26,7 +32,7 @@ async def numbers() -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def respond(request: Request) -> AsyncIterator[Response | StreamedResponse]:
+async def respond(request: HttpRequest) -> AsyncIterator[HttpResponse | StreamedResponse]:
     if request.path == "/stream":
         yield StreamedResponse(
             content_type="text/plain", headers={}, opening=b"a", chunks=numbers(), patience_s=PATIENCE_S
@@ -35,13 +41,13 @@ async def respond(request: Request) -> AsyncIterator[Response | StreamedResponse
     if request.path == "/never":
         await asyncio.Event().wait()
     if request.path == "/slow":
-        yield Response(HTTPStatus.UNAUTHORIZED, "text/plain", b"", delay_s=PATIENCE_S)
+        yield HttpResponse(HTTPStatus.UNAUTHORIZED, "text/plain", b"", delay_s=PATIENCE_S)
         return
     if request.path == "/address":
-        yield Response(HTTPStatus.OK, "text/plain", request.address.encode())
+        yield HttpResponse(HTTPStatus.OK, "text/plain", request.address.encode())
         return
     path, accept = request.path, request.headers.get("accept", "")
-    yield Response(HTTPStatus.OK, "text/plain", LARGE if path == "/large" else f"{path} {accept}".encode())
+    yield HttpResponse(HTTPStatus.OK, "text/plain", LARGE if path == "/large" else f"{path} {accept}".encode())
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from millrace.server.front.counters import FrontCounters
-from millrace.server.front.reader_memory import GRANT_SIZE_BYTES_SMALL, Account, ReaderMemory
+from millrace.server.front.reader_memory import GRANT_SIZE_BYTES_SMALL, ReaderAccount, ReaderMemory
 from millrace.wire.limits import KIB, MIB
 from tests.support.clock import ManualClock
 from tests.support.waiting import until
@@ -21,7 +21,7 @@ class Reader:
     def __init__(self, memory: ReaderMemory) -> None:
         self.unsent = 0
         self.is_ended = False
-        self.account: Account = memory.account(self)
+        self.account: ReaderAccount = memory.account(self)
 
     def unsent_bytes(self) -> int:
         return self.unsent

@@ -18,7 +18,7 @@ from millrace.server.ownership.lease import (
     BLOCK_BYTES,
     LATE_COUNT_MAX,
     Ender,
-    Watched,
+    WatchOutcome,
     encode_lease,
     end_lease,
     read_lease,
@@ -430,7 +430,7 @@ async def test_who_is_alive_is_seen_at_once(memory: MemoryObjectStore, clock: Ma
     process = await Process(memory, clock).start()
     began_s = clock.monotonic_s()
     watched, _ = await passing(clock, watch_lease(memory, owner_of(process), clock=clock))
-    assert watched is Watched.ALIVE
+    assert watched is WatchOutcome.ALIVE
     assert clock.monotonic_s() - began_s <= THIRD_S + LEASE_S / 4 + 1
     await process.crash()
 
@@ -449,7 +449,7 @@ async def test_who_says_nothing_is_watched_for_the_length_of_its_lease(
         assert await end_lease(memory, owner, found=await read_lease(memory, owner), by=other.lease.worker)
     began_s = clock.monotonic_s()
     watched, found = await passing(clock, watch_lease(memory, owner, clock=clock))
-    assert watched is Watched.SILENT
+    assert watched is WatchOutcome.SILENT
     assert LEASE_S <= clock.monotonic_s() - began_s <= LEASE_S + 2
     assert await end_lease(memory, owner, found=found, by=other.lease.worker)
 
@@ -460,7 +460,7 @@ async def test_who_releases_its_lease_is_gone(memory: MemoryObjectStore, clock: 
     await clock.advance(1.0)
     await process.crash()
     await process.lease.release()
-    assert (await passing(clock, watching))[0] is Watched.GONE
+    assert (await passing(clock, watching))[0] is WatchOutcome.GONE
 
 
 async def test_of_two_that_end_a_lease_both_know_that_it_is_ended(

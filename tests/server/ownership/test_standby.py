@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from millrace.server.ownership import CopyRecord, ManifestOwnership, decode_manifest
-from millrace.server.ownership.lease import RENEWALS_COUNT, Watched
+from millrace.server.ownership.lease import RENEWALS_COUNT, WatchOutcome
 from millrace.server.ownership.manifest import Claimant
 from millrace.server.ownership.manifest_ownership import ATTEMPTS_COUNT_MAX
 from millrace.server.ownership.standby import LOOKS_COUNT, stand_by
@@ -98,7 +98,7 @@ async def test_who_is_dead_is_found_silent_soon_after_the_length_of_its_lease(
     await process.crash()
     died_s = clock.monotonic_s()
     watched, found = await passing(clock, watching, step_s=LOOK_S)
-    assert watched is Watched.SILENT
+    assert watched is WatchOutcome.SILENT
     assert found is not None
     assert LEASE_S <= clock.monotonic_s() - died_s <= LEASE_S + 3 * LOOK_S
 
@@ -112,7 +112,7 @@ async def test_who_ends_in_order_is_gone_at_once(memory: MemoryObjectStore, cloc
     await process.crash()
     await process.lease.release()
     released_s = clock.monotonic_s()
-    assert (await passing(clock, watching, step_s=LOOK_S))[0] is Watched.GONE
+    assert (await passing(clock, watching, step_s=LOOK_S))[0] is WatchOutcome.GONE
     assert clock.monotonic_s() - released_s <= 2 * LOOK_S
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import SegmentSealedError
-from millrace.server.streams import Admitted, TransactionCommands, TransactionsOptions
+from millrace.server.streams import AdmittedStep, TransactionCommands, TransactionsOptions
 from millrace.wire import messages as m
 from tests.server.streams.containers import WHOLE, Streams, halves, streams_in
 from tests.support.clock import ManualClock
@@ -77,7 +77,7 @@ async def begin(streams: Streams, transactions: TransactionCommands, *, events: 
     return first
 
 
-async def commit(transactions: TransactionCommands, number: int) -> Admitted:
+async def commit(transactions: TransactionCommands, number: int) -> AdmittedStep:
     admitted = await transactions.commit(number, [m.BranchCount(0, 1)], drops_others=False)
     await transactions.settled(admitted)
     return admitted

@@ -8,7 +8,7 @@ from random import SystemRandom
 import pytest
 
 from millrace.model.errors import MillraceError
-from millrace.model.producer import Producer, ProducerRow, Verdict
+from millrace.model.producer import Producer, ProducerRow, ProducerVerdict
 from millrace.model.transaction import TransactionState
 from millrace.server.container.state import apply, apply_transactions
 from millrace.server.container.state.transaction import Transaction
@@ -74,7 +74,7 @@ def a_replaced_run_commits(patch: Patch) -> None:
     patch.setattr(
         ProducerRow,
         "at_commit",
-        lambda row, producer: Verdict.STORED if producer.sequence <= row.last_sequence else Verdict.NEW,
+        lambda row, producer: ProducerVerdict.STORED if producer.sequence <= row.last_sequence else ProducerVerdict.NEW,
     )
 
 
@@ -100,8 +100,8 @@ def a_sequence_is_not_compared_at_the_commit(patch: Patch) -> None:
 def the_holder_is_compared_before_the_run(patch: Patch) -> None:
     at_begin = ProducerRow.at_begin
 
-    def judged(row: ProducerRow, producer: Producer) -> Verdict:
-        return Verdict.HELD if row.holder not in {"", producer.holder} else at_begin(row, producer)
+    def judged(row: ProducerRow, producer: Producer) -> ProducerVerdict:
+        return ProducerVerdict.HELD if row.holder not in {"", producer.holder} else at_begin(row, producer)
 
     patch.setattr(ProducerRow, "at_begin", judged)
 
@@ -123,8 +123,8 @@ def what_is_committed_takes_nothing_over(patch: Patch) -> None:
 
     def taken(self: ProducerCommands, producer: Producer, address: str) -> None:
         known = self._find(producer.writer_id)
-        if known is not None and known.admitted.at_begin(producer) is Verdict.STORED:
-            refusal = producer_commands._refusal(Verdict.STORED, known.admitted, producer)
+        if known is not None and known.admitted.at_begin(producer) is ProducerVerdict.STORED:
+            refusal = producer_commands._refusal(ProducerVerdict.STORED, known.admitted, producer)
             assert refusal is not None
             raise refusal
         take_over(self, producer, address)

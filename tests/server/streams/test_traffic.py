@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.streams.traffic import StreamTraffic, Written
+from millrace.server.streams.traffic import StreamTraffic, WriteTotals
 
 
 def add(traffic: StreamTraffic, written: dict[int, tuple[int, int]], *, duration_s: float = 2.0) -> None:
@@ -20,8 +20,8 @@ def test_a_stream_counts_as_its_own_from_when_it_is_shown() -> None:
     add(traffic, {1: (100, 1)})
     add(traffic, {1: (30, 3)})
 
-    assert traffic.rows == (("a/1", Written(30, 3)),)
-    assert traffic.others == Written(100, 1)
+    assert traffic.rows == (("a/1", WriteTotals(30, 3)),)
+    assert traffic.others == WriteTotals(100, 1)
 
 
 def test_the_busiest_are_shown_and_those_alike_do_not_take_turns() -> None:
@@ -62,7 +62,7 @@ def test_none_are_shown_if_none_shall_be() -> None:
     traffic = StreamTraffic(0)
     add(traffic, {1: (1000, 1)})
 
-    assert (traffic.rows, traffic.others) == ((), Written(1000, 1))
+    assert (traffic.rows, traffic.others) == ((), WriteTotals(1000, 1))
 
 
 WRITTEN = st.dictionaries(st.integers(1, 40), st.tuples(st.integers(0, 1000), st.integers(0, 10)), max_size=40)

@@ -6,7 +6,7 @@ from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.app import Server
 from millrace.server.container.state.transaction import Transaction
-from millrace.server.streams.transaction_expiry import LeaseClock, Leases
+from millrace.server.streams.transaction_expiry import LeaseClock, TransactionLeases
 from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
 from tests.support.clock import ManualClock
@@ -24,7 +24,7 @@ def transaction(number: int = 1, *, lease_ms: int = 3000, name: str = "") -> Tra
 def test_the_lease_of_an_empty_transaction_without_a_name_is_minutes_at_most() -> None:
     """Behaviour 104: clients that begin many and disappear lock nobody out for a day."""
     day_ms = 24 * 3600 * 1000
-    leases, empty, filled = Leases(), transaction(1, lease_ms=day_ms), transaction(2, lease_ms=day_ms)
+    leases, empty, filled = TransactionLeases(), transaction(1, lease_ms=day_ms), transaction(2, lease_ms=day_ms)
     named = transaction(3, lease_ms=day_ms, name="order-7")
     filled.admit_parts({7: TransactionPart(7, 0, 1, KeyRange.inclusive(0, 1))})
     everybody = [empty, filled, named]
@@ -52,7 +52,7 @@ def test_a_lease_counts_while_the_loop_turns() -> None:
 
 def test_a_lease_begins_with_the_first_look_and_with_every_name() -> None:
     """Behaviour 30."""
-    leases, one = Leases(), transaction()
+    leases, one = TransactionLeases(), transaction()
     assert leases.expired([one], now_s=100.0) == []
     assert leases.expired([one], now_s=103.0) == []
     one.is_renewed = True
@@ -62,7 +62,7 @@ def test_a_lease_begins_with_the_first_look_and_with_every_name() -> None:
 
 
 def test_a_request_that_waits_holds_the_lease() -> None:
-    leases, one = Leases(), transaction()
+    leases, one = TransactionLeases(), transaction()
     leases.expired([one], now_s=0.0)
     one.holders_count = 1
     assert leases.expired([one], now_s=10.0) == []
@@ -103,7 +103,7 @@ async def test_a_commit_that_waits_holds_the_lease(tmp_path: Path) -> None:
 
 
 def test_only_open_ones_expire() -> None:
-    leases, prepared, ended = Leases(), transaction(1), transaction(2)
+    leases, prepared, ended = TransactionLeases(), transaction(1), transaction(2)
     leases.expired([prepared, ended], now_s=0.0)
     prepared.admitted_state = TransactionState.PREPARED
     ended.admitted_state = TransactionState.COMMITTED

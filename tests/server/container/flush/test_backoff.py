@@ -12,7 +12,7 @@ import pytest
 from millrace.model.checksum import Buffer
 from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
-from millrace.server.container.flush.backoff import RETRY_S, RETRY_S_MAX, Backoff
+from millrace.server.container.flush.backoff import RETRY_S, RETRY_S_MAX, FlushBackoff
 from millrace.server.errors import StorageError
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
@@ -26,7 +26,7 @@ WAITS_S = [1.0, 2.0, 4.0, 8.0, 16.0, 16.0]
 
 def test_waits_double_up_to_a_bound_and_begin_again_after_a_success() -> None:
     clock = ManualClock()
-    backoff = Backoff(clock)
+    backoff = FlushBackoff(clock)
     assert backoff.is_over
     waits_s = []
     for _ in WAITS_S:

@@ -5,7 +5,7 @@ from millrace.model.sequence_row import SequenceRow
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.sequences import (
     PIECES_COUNT_MAX,
-    Refusal,
+    SequenceRefusal,
     SequenceView,
     StreamProgress,
     check_piece_count,
@@ -51,12 +51,12 @@ def test_a_block_begins_above_the_lowest_that_is_stored_in_its_range(first: int,
 
     refusal = refusal_of(progress, WHOLE, Sequences(first, 20, 3))
 
-    assert refusal == (Refusal(9, first, 5) if is_refused else None)
+    assert refusal == (SequenceRefusal(9, first, 5) if is_refused else None)
 
 
 def test_a_refusal_lasts_until_a_reset() -> None:
     progress = progress_of(SequenceRow(2, [(0, 5), (HALF, 9)]))
-    progress.admitted.refusal = Refusal(9, 4, 5)
+    progress.admitted.refusal = SequenceRefusal(9, 4, 5)
 
     with pytest.raises(SequencesRefusedError, match="sequence 4 was sent to segment 9, where everything up to 5"):
         check_sequenced(progress, LEFT, subject="w")
