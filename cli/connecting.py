@@ -46,6 +46,10 @@ StreamArgument = Annotated[
     str, typer.Argument(metavar="STREAM", help="Name of the stream: SCOPE/NAME.", autocompletion=complete_stream)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="The object store of the history: s3://BUCKET/PREFIX."),
+]
 
 
 @dataclass(frozen=True, slots=True)

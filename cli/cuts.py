@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from millrace.model.cut import CHOICE_FORMS, parse_choice
+from millrace.model.figures import duration_text, time_text
 
 from .connecting import JsonOption, Server, StreamArgument
-from .figures import duration_text, time_text
 from .option_groups import Commands
 from .output import picked, print_done, print_json, print_note, print_table, print_text
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.extras import DISTRIBUTION
+from millrace.model.figures import duration_text, rate_text, size_text
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.errors import ConfigurationError, StorageError, StoreBusyError
 from millrace.server.folder import CONTAINERS_FOLDER
@@ -25,16 +26,15 @@ from millrace.server.host.room import DiskRoom
 from millrace.server.object_store import StoreUrl, probe
 from millrace.server.object_store.opening import OWNER_KEY
 from millrace.server.object_store.probe import AT_ONCE
+from millrace.server.offline.owners import OWNER_COLUMNS, OwnerRow, owners
+from millrace.server.offline.prefix_owner import owner_problem
+from millrace.server.offline.remote_history import connect_store
 from millrace.server.wal import TIER2_BYTES_MIN, WalOptions, needed_bytes
 from millrace.wire.limits import KIB, MIB
 
 from .connecting import JsonOption
 from .disk import MEMORY_FILE_SYSTEMS, SyncedWrites, file_system_of, measure_synced_writes, probe_file
-from .figures import duration_text, rate_text, size_text
 from .output import print_json, print_table, progress
-from .owners import OWNER_COLUMNS, OwnerRow, owners
-from .prefix_owner import owner_problem
-from .tier2 import connect_store
 
 SYNCS_MAX: Final = 2000
 SLOW_SYNC_S: Final = 0.010

@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.text import Text
 
+from millrace.model.figures import rate_text, size_text, time_text
 from millrace.model.policy import StreamConfig
 
 from .connecting import JsonOption, Server, StreamArgument
-from .figures import rate_text, size_text, time_text
 from .output import print_facts, print_json, print_table, print_text
 from .policies import retention_text, scaling_text
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from millrace.model.figures import duration_text, time_text
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import Epoch
 
 from .connecting import JsonOption, Server, StreamArgument
-from .figures import duration_text, time_text
 from .history_picture import change_text, draw_history, periods
 from .output import console, print_json, print_table, print_text
 

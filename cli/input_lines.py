@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from millrace.model.figures import size_text
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
-
-from .figures import size_text
 
 _WIDE_PROBLEM: Final = (
     "is UTF-16 or UTF-32: it begins with a byte order mark, or has zero bytes beside its line end; convert the input "

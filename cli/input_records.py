@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from millrace.model.figures import size_text
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
 
-from .figures import size_text
 from .input_lines import NO_LINES, LineError, Lines, LineSplitter
 from .key_fields import is_json
 

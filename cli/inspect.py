@@ -1,28 +1,18 @@
 """`millrace inspect`: any file that a server keeps, or all of them, decoded for people. Offline."""
 
-import asyncio
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from millrace.server.wal import NEWEST_NAME
-from millrace.server.wal.log_objects import parse_log_name
+from millrace.model.errors import InvalidArgumentError
+from millrace.server.offline.inspect_path import DEFAULT_LIMIT, inspect_path, inspect_store
+from millrace.server.offline.remote_history import checked_store
+from millrace.server.offline.report import Report, shown
 
-from .inspect_checkpoint import COPY_MAGIC, inspect_checkpoint, inspect_copy
-from .inspect_checkpoint import MAGIC as CHECKPOINT_MAGIC
-from .inspect_chunk import MAGIC as CHUNK_MAGIC
-from .inspect_chunk import inspect_chunk
-from .inspect_folder import inspect_folder, is_data_folder
-from .inspect_log import MAGIC as LOG_MAGIC
-from .inspect_log import NEWEST_MAGIC, inspect_log, inspect_log_object, inspect_newest
-from .inspect_store import inspect_history
-from .owners import OwnerRow, owners
-from .report import Report
-from .tier2 import StoreOption, checked_store, fetch, opened_store, remote_history
-
-DEFAULT_LIMIT = 100
+from .connecting import StoreOption
+from .output import print_facts, print_json, print_table, print_text
 
 
 def inspect(
@@ -56,59 +46,35 @@ def inspect(
     if store:
         report = inspect_store(checked_store(store), path, with_hex=with_hex, at=at, limit=limit)
     elif path is not None and path.exists():
-        report = inspect_path(path, with_hex=with_hex, at=at, limit=limit)
+        try:
+            report = inspect_path(path, with_hex=with_hex, at=at, limit=limit)
+        except InvalidArgumentError as error:
+            raise typer.BadParameter(str(error)) from None
     else:
         raise typer.BadParameter(f"{path} does not exist" if path else "name a file, a folder, or a store with --store")
-    report.print(as_json=as_json)
+    print_report(report, as_json=as_json)
     if report.problems:
         raise typer.Exit(1)
 
 
-def inspect_store(url: str, name: Path | None, *, with_hex: bool = False, at: int = 0, limit: int) -> Report:
-    """Return what is in an object store, or what an object in it holds.
-
-    Args:
-        name: of the object, from the URL on; None for all of them.
-    """
-    if name is None:
-        with remote_history(url) as history:
-            return inspect_history(history, asyncio.run(_owners(url, history.containers)), limit=limit)
-    with tempfile.TemporaryDirectory(prefix="millrace-inspect-") as folder:
-        target = Path(folder) / name
-        fetch(url, name.as_posix(), target)
-        report = inspect_path(target, with_hex=with_hex, at=at, limit=limit)
-    report.path = f"{url}/{name.as_posix()}"
-    return report
-
-
-async def _owners(url: str, containers: list[int]) -> list[OwnerRow]:
-    async with opened_store(url) as store:
-        return await owners(store, url=url, containers=containers)
-
-
-def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int = DEFAULT_LIMIT) -> Report:
-    """Return what a file or folder holds; the first bytes of a file say what it is, or its name where they are damaged.
-
-    Raises:
-        typer.BadParameter: it is nothing of ours.
-    """
-    if path.is_dir():
-        if not is_data_folder(path):
-            raise typer.BadParameter(f"{path} is not a data folder")
-        return inspect_folder(path, limit=limit)
-    with path.open("rb") as file:
-        magic = file.read(len(CHECKPOINT_MAGIC))
-    name = path.name
-    if magic == CHECKPOINT_MAGIC or name.startswith("checkpoint"):
-        return inspect_checkpoint(path, with_hex=with_hex, limit=limit)
-    if parse_log_name("/".join(path.parts[-2:])):
-        return inspect_log_object(path, with_hex=with_hex, limit=limit)
-    if magic.startswith(LOG_MAGIC) or name.startswith("wal-"):
-        return inspect_log(path, with_hex=with_hex, at=at, limit=limit)
-    if magic.startswith(NEWEST_MAGIC) or name == NEWEST_NAME:
-        return inspect_newest(path)
-    if magic.startswith(COPY_MAGIC) or path.parent.name == "checkpoints":
-        return inspect_copy(path, with_hex=with_hex, limit=limit)
-    if magic.startswith(CHUNK_MAGIC) or name.endswith(".chunk"):
-        return inspect_chunk(path, with_hex=with_hex, at=at, limit=limit)
-    raise typer.BadParameter(f"{path} is no file of a log, chunk or checkpoint: it starts with {magic[:8]!r}")
+def print_report(report: Report, *, as_json: bool) -> None:
+    """Print a report."""
+    if as_json:
+        print_json(report.to_json())
+        return
+    print_text(Text.assemble((report.kind, "bold"), f"  {report.path}"))
+    print_facts({name: shown(name, value) for name, value in report.facts.items()})
+    for section in report.sections:
+        print_text("")
+        rows = [
+            [shown(column, value) for column, value in zip(section.columns, row, strict=True)] for row in section.rows
+        ]
+        print_table(section.columns, rows, title=section.title)
+        if section.omitted:
+            print_text(Text(f"... and {section.omitted:,} more (--limit 0 shows all)", style="dim"))
+    if report.notes or report.problems:
+        print_text("")
+    for note in report.notes:
+        print_text(Text(note, style="dim"))
+    for problem in report.problems:
+        print_text(Text.assemble(("problem: ", "bold red"), problem))

@@ -32,8 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millrace.client.waiting import Waiting
-
-from .figures import duration_text
+from millrace.model.figures import duration_text
 
 _FOLDED_WIDTH_MIN: Final = 12
 """Columns of a terminal that text needs at least, to be read where it is folded."""

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from millrace.model.event_times import EventTimeBounds, OutsideTimes
+from millrace.model.figures import count_text, duration_text, size_text
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import RetentionPolicy, ScalingKind, ScalingPolicy
 from millrace.model.quantities import parse_bounds, parse_duration, parse_size
-
-from .figures import count_text, duration_text, size_text
 
 _option = partial(typer.Option, rich_help_panel="Policies")
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from millrace.model.figures import count_text
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.stream import Border, StreamInfo, scaled_ranges
 
 from .connecting import Server, StreamArgument
-from .figures import count_text
 from .output import print_done, print_note
 
 Ranges = list[tuple[Border, Border]]

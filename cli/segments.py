@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from millrace.client.admin.segments import SegmentInfo
+from millrace.model.figures import count_text, size_text, time_text
 from millrace.wire.limits import MIB
 
 from .connecting import JsonOption, Server
-from .figures import count_text, size_text, time_text
 from .option_groups import Commands
 from .output import print_done, print_facts, print_json, print_note, print_table, progress
 

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from millrace.model.extras import needs
+from millrace.model.figures import duration_text, size_text
 from millrace.server.errors import ServerError
 from millrace.server.host.logs import configure, hold
 from millrace.server.host.memory import keep_freed_memory
 from millrace.server.options import ServerOptions
 
-from .figures import duration_text, size_text
 from .output import console as console_on
 from .output import discard
 from .settings import Given

@@ -9,13 +9,13 @@ import typer
 
 from millrace.model.cut import CHOICE_FORMS, parse_choice
 from millrace.model.exclusive_writer import ExclusiveWriter
+from millrace.model.figures import count_text, size_text, time_text
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo
 
 from .connecting import JsonOption, Server, StreamArgument
 from .explanation import explain
-from .figures import count_text, size_text, time_text
 from .history import history
 from .option_groups import Commands
 from .output import picked, print_done, print_facts, print_json, print_note, print_table, print_text

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from millrace.client.transactions.outcome import TransactionOutcome, TransactionState
+from millrace.model.figures import duration_text, size_text, time_text
 from millrace.model.quantities import unix_us_of
 
 from .connecting import JsonOption, Server
-from .figures import duration_text, size_text, time_text
 from .option_groups import Commands
 from .output import picked, print_done, print_error, print_facts, print_json, print_note, print_table
 

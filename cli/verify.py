@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from .figures import count_text, size_text
-from .findings import Verification
+from millrace.model.figures import count_text, size_text
+from millrace.server.offline.findings import Verification
+from millrace.server.offline.remote_history import checked_store, remote_history, store_of
+from millrace.server.offline.verification import bytes_to_read, owned_folder, verify_folder, verify_history
+
+from .connecting import StoreOption
 from .output import print_json, print_note, print_table, print_text, progress
-from .tier2 import StoreOption, checked_store, remote_history, store_of
-from .verification import bytes_to_read, owned_folder, verify_folder, verify_history
 
 
 def verify(

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .figures import count_text
+from millrace.model.figures import count_text
+
 from .input_lines import Lines
 
 

@@ -6,9 +6,9 @@ import typer
 
 from millrace.client.write.writer_info import Outcome, WriterInfo
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.figures import time_text
 
 from .connecting import JsonOption, Server, StreamArgument
-from .figures import time_text
 from .option_groups import Commands
 from .output import picked, print_done, print_error, print_facts, print_json, print_note, print_table
 

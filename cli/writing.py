@@ -16,10 +16,10 @@ from millrace.client.write.events import Stored
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
+from millrace.model.figures import count_text, duration_text, rate_text, size_text
 from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
 
 from .connecting import Server, StreamArgument
-from .figures import count_text, duration_text, rate_text, size_text
 from .input_lines import LineError, Lines
 from .input_records import InputRecords
 from .key_fields import KeyFieldError, key_reader

@@ -37,7 +37,7 @@ ENDING_S_MAX: Final = 5.0
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
-pytest_plugins = ["tests.support.processor_time", "tests.support.time_limit"]
+pytest_plugins = ["tests.support.data_folders", "tests.support.processor_time", "tests.support.time_limit"]
 
 # No deadline: the machine is shared, and a slow example is not a wrong one. `make test` tries the same examples each
 # time; `python -m tests.parts properties` draws fresh ones, and prints the blob and the seed that bring them back.

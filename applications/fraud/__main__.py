@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 import millrace
 from applications.following import PATIENCE_S
 from millrace import blocking
-from millrace.cli.figures import duration_text
 from millrace.cli.output import print_done, print_note, print_table
 from millrace.examples.running import Program, ended_by_sigterm, server_at
+from millrace.model.figures import duration_text
 
 from .desk import Desk
 from .develop import Trial, best, trials_of

@@ -22,10 +22,10 @@ from typing import Final
 import millrace
 from applications.following import PATIENCE_S, Follower
 from millrace import blocking
-from millrace.cli.figures import duration_text
 from millrace.cli.output import print_done, print_table
 from millrace.examples.demo.data import Reading, readings
 from millrace.examples.running import Program, ended_by_sigterm, server_at
+from millrace.model.figures import duration_text
 
 from .compare import Comparison
 from .weather import READINGS, create, places, result_of, write

@@ -21,9 +21,9 @@ from typing import Final
 import millrace
 from applications.following import PATIENCE_S, Follower
 from millrace import blocking
-from millrace.cli.figures import duration_text, size_text
 from millrace.cli.output import print_done, print_note, print_table
 from millrace.examples.running import Program, ended_by_sigterm, server_at
+from millrace.model.figures import duration_text, size_text
 
 from .check import check, expected
 from .documents import DOCUMENTS, MATCHES, Change, changes, create, write

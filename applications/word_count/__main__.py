@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 from applications.following import Follower
 from millrace import HEAD, Event, blocking
-from millrace.cli.figures import duration_text
 from millrace.cli.output import print_note, print_table
 from millrace.examples.demo.data import Line, lines
 from millrace.examples.running import Program, ended_by_sigterm, server_at
+from millrace.model.figures import duration_text
 
 from . import in_a_reader, in_spark
 from .text import LINES, count_of, create, words_of, write

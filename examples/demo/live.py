@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import millrace
-from millrace.cli.figures import duration_text, time_text
+from millrace.model.figures import duration_text, time_text
 
 from .data import Reading
 from .pulse import Pulse

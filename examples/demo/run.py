@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 import millrace
-from millrace.cli.figures import duration_text
 from millrace.cli.history_picture import change_text
 from millrace.client.testing import TestServer
 from millrace.examples.running import Program
+from millrace.model.figures import duration_text
 from millrace.model.lineage import Epoch
 
 from .data import Reading

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.inspect import inspect_path
+from millrace.cli.inspect import print_report
+from millrace.server.offline.inspect_path import inspect_path
+from millrace.server.offline.report import Report
 from millrace.wire.schema.log import LogFileHeader
 from tests.cli.conftest import Run
 
@@ -215,3 +217,11 @@ def test_any_cut_of_a_file_is_shown_as_far_as_it_goes(
             cut.write_bytes(data[:size])
 
             assert inspect_path(cut, with_hex=True).to_json()["path"] == str(cut)
+
+
+def test_problems_and_notes_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(Report("chunk", "/x", problems=["page 3"], notes=["moving"]), as_json=False)
+
+    out = capsys.readouterr().out
+    assert "problem: page 3" in out
+    assert "moving" in out

@@ -10,8 +10,9 @@ import pytest
 import millrace
 from millrace.client.testing import TestServer, server
 from millrace.server.ownership import decode_lease
-from tests.cli.conftest import SMALL_LOG, Run
+from tests.cli.conftest import Run
 from tests.cli.test_store import ask, keys_in
+from tests.support.data_folders import SMALL_LOG
 from tests.support.repairs import repaired_container
 from tests.support.s3 import Bucket, MotoServer
 from tests.support.waiting import until

@@ -6,9 +6,9 @@ import pytest
 
 import millrace
 from millrace.client.testing import server
+from tests.cli.conftest import Run
+from tests.support.data_folders import SMALL_LOG
 from tests.support.repairs import repaired_container
-
-from .conftest import SMALL_LOG, Run
 
 pytestmark = pytest.mark.slow
 

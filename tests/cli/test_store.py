@@ -14,7 +14,8 @@ import pytest
 
 import millrace
 from millrace.client.testing import server
-from tests.cli.conftest import SMALL_LOG, Run, fill
+from tests.cli.conftest import Run
+from tests.support.data_folders import SMALL_LOG, fill
 from tests.support.ownership import with_checksum
 from tests.support.s3 import Bucket, MotoServer
 from tests.support.waiting import PATIENCE_S

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 import millrace
-from millrace.cli.survey import copied_checkpoint, opened_checkpoint
-from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.producer import Producer, ProducerRow
@@ -19,11 +17,14 @@ from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CopyPart, encode_part
 from millrace.server.container.state.producer import KnownProducer
 from millrace.server.folder import FORMAT_VERSION
+from millrace.server.offline.container import copied_checkpoint, opened_checkpoint
+from millrace.server.offline.verification import verify_folder
 from millrace.server.wal import LogOwner
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
-from tests.cli.conftest import SMALL_LOG, Run
+from tests.cli.conftest import Run
 from tests.cli.test_inspect import chunk_of, flip, log_file
+from tests.support.data_folders import SMALL_LOG
 from tests.support.internal import internal_segment
 from tests.support.protocol import Peer
 from tests.support.servers import server_options

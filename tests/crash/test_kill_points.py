@@ -21,10 +21,10 @@ from typing import Final
 import pytest
 
 import millrace
-from millrace.cli.verification import verify_folder
 from millrace.client.client import Client
 from millrace.client.transactions.transaction import Transaction
 from millrace.server.app import Server
+from millrace.server.offline.verification import verify_folder
 from millrace.server.tier2 import parse_chunk_name
 from tests.client.write.writers import values_of
 from tests.crash import deadly_server

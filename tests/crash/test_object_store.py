@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import millrace
-from millrace.cli.tier2 import remote_history
-from millrace.cli.verification import verify_folder
 from millrace.client.testing import server
+from millrace.server.offline.remote_history import remote_history
+from millrace.server.offline.verification import verify_folder
 from tests.support.s3 import NO_VERSITYGW, find_versitygw, versitygw_server
 
 ROUNDS_COUNT = 4

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from millrace.cli.verification import verify_folder
 from millrace.client.testing import SETTINGS_SMALL, TestServer
+from millrace.server.offline.verification import verify_folder
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 
 SECONDS: Final = 6.0

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.cli.figures import time_text
 from millrace.model.errors import InvalidArgumentError
+from millrace.model.figures import time_text
 from millrace.model.quantities import exact_duration, exact_size, parse_bounds, parse_duration, parse_moment, parse_size
 from tests.support.tables import table
 

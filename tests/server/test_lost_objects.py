@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from millrace.cli.store_repair import accept_loss_in_store
 from millrace.model.checksum import Buffer
 from millrace.server.errors import UnsupportedStoreError
+from millrace.server.offline.store_repair import accept_loss_in_store
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.server.test_remote_log import REMOTE

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, example, given, settings
 
-from millrace.cli.survey import survey
-from millrace.cli.verification import verify_folder
 from millrace.server.container import repair
 from millrace.server.container.segment_reads import SegmentReads
 from millrace.server.container.state.quarantine import EntityDamage
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.server.host.files import OsFileSystem
+from millrace.server.offline.container import survey
+from millrace.server.offline.verification import verify_folder
 from millrace.wire import messages as m
 from tests.server.container.histories import durable_view
 from tests.server.streams.containers import SERVER_ID, Streams, streams_in

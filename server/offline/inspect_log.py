@@ -8,6 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from millrace.model.block_layout import BLOCK_HEADER_SIZE_BYTES, BLOCK_MAGIC, BlockHeader
+from millrace.model.figures import count_text, time_text
 from millrace.server.host.files import OsFileSystem
 from millrace.server.wal import Damage, RecoveredBatch, Recovery
 from millrace.server.wal.batch import decode_runs
@@ -22,7 +23,6 @@ from millrace.wire.schema.log import LOG_FILE_MAGIC, BatchHeader, LogFileHeader,
 from millrace.wire.schema.newest import NEWEST_SLOT_MAGIC, NEWEST_SLOT_SIZE_BYTES, NewestSlot
 
 from .declared import DeclaredField, field_section, problems_of, read_fields, values_of
-from .figures import count_text, time_text
 from .report import Report, Section
 
 NEWEST_MAGIC: Final = NEWEST_SLOT_MAGIC

@@ -1,9 +1,7 @@
 import json
 import uuid
 
-import pytest
-
-from millrace.cli.report import Report, Section, json_value, shown
+from millrace.server.offline.report import Report, Section, json_value, shown
 
 
 def test_a_report_is_json_without_loss() -> None:
@@ -42,11 +40,3 @@ def test_values_become_what_json_knows() -> None:
         "id": str(server_id),
         "items": ["61", None],
     }
-
-
-def test_problems_and_notes_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    Report("chunk", "/x", problems=["page 3"], notes=["moving"]).print(as_json=False)
-
-    out = capsys.readouterr().out
-    assert "problem: page 3" in out
-    assert "moving" in out

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.tier2 import LISTINGS_COUNT_MAX, UnclaimedStorage, read_history
 from millrace.server.container.checkpoint.backup import CopyPart
 from millrace.server.errors import ObjectNotFoundError, StorageError
 from millrace.server.object_store import StoredObject
+from millrace.server.offline.remote_history import LISTINGS_COUNT_MAX, UnclaimedStorage, read_history
 from millrace.server.ownership import CopyRecord, manifest_key
 from millrace.server.ownership.manifest import encode_manifest
-from tests.cli.test_owners import MANIFEST
+from tests.server.offline.test_owners import MANIFEST
 from tests.support.object_store import MemoryObjectStore
 from tests.support.storage import MemoryStorage
 

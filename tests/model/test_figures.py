@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.cli.figures import count_text, duration_text, rate_text, size_text, time_text
+from millrace.model.figures import count_text, duration_text, rate_text, size_text, time_text
 from tests.support.tables import table
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.findings import Verification
-from millrace.cli.inspect import inspect_path
-from millrace.cli.verification import verify_folder
 from millrace.server.app import Server
 from millrace.server.errors import FolderVersionError
 from millrace.server.host.files import OsFileSystem
+from millrace.server.offline.findings import Verification
+from millrace.server.offline.inspect_path import inspect_path
+from millrace.server.offline.verification import verify_folder
 from millrace.server.wal import read_log_head
 from millrace.wire import messages as m
 from tests.server.tier2.chunks import forged

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.restore import _last_owner, _restore
-from millrace.cli.tier2 import RemoteHistory
 from millrace.server.errors import ConfigurationError
 from millrace.server.folder import CONTAINERS_FOLDER, open_folder, read_identity
 from millrace.server.host.files import OsFileSystem
-from tests.cli.test_owners import MANIFEST
+from millrace.server.offline.remote_history import RemoteHistory
+from millrace.server.offline.restore import _restore, last_owner
+from tests.server.offline.test_owners import MANIFEST
 from tests.support.s3 import MotoServer
 
 URL = "s3://bucket/history"
@@ -46,4 +46,4 @@ def test_an_owner_that_cannot_be_asked_for_ends_no_restore(moto: MotoServer, mon
     for name, value in moto.make_bucket().environment.items():
         monkeypatch.setenv(name, value)
 
-    assert _last_owner("s3://missing/a", MANIFEST)["life"] == "UNKNOWN"
+    assert last_owner("s3://missing/a", MANIFEST)["life"] == "UNKNOWN"

@@ -4,8 +4,8 @@ import asyncio
 import shutil
 from pathlib import Path
 
-from millrace.cli.verification import verify_folder
 from millrace.server.app import Server
+from millrace.server.offline.verification import verify_folder
 from tests.support.protocol import Peer
 from tests.support.servers import QUIET, server_options
 from tests.support.transactions import PeerTransaction, create_stream

@@ -16,11 +16,11 @@ from millrace.model.block_layout import (
     BlockHeader,
 )
 from millrace.model.checksum import crc32c
+from millrace.model.figures import time_text
 from millrace.server.tier2 import ANY_TIMES, ChunkId, chunk_name, parse_chunk_name
 from millrace.wire.schema.chunk import CHUNK_MAGIC, ChunkIndexEntry, ChunkSummary, PageChecksum
 
 from .declared import field_section, hex_dump, problems_of, read_fields, values_of
-from .figures import time_text
 from .report import Report, Section
 
 MAGIC: Final = CHUNK_MAGIC.to_bytes(4, "little")

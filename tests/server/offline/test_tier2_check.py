@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.cli.findings import Verification
-from millrace.cli.survey import Container
-from millrace.cli.tier2_check import check_chunk
 from millrace.server.errors import ServerError, StoreRefusedError, StoreUnavailableError
+from millrace.server.offline.container import Container
+from millrace.server.offline.findings import Verification
+from millrace.server.offline.tier2_check import check_chunk
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from tests.support.storage import MemoryStorage
 

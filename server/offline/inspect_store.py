@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from millrace.model.figures import count_text, size_text
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, whole_copies
 from millrace.server.tier2 import ChunkInfo, parse_chunk_name
 
-from .figures import count_text, size_text
 from .owners import OWNER_COLUMNS, OwnerRow
+from .remote_history import RemoteHistory
 from .report import Report
-from .tier2 import RemoteHistory
 
 _CHUNK_COLUMNS = ("name", "size", "segment", "from", "to")
 _COPY_COLUMNS = ("name", "size", "parts", "sequence", "epoch", "counts")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from millrace.cli.owners import RELEASED, Life, life_of, owners
+from millrace.server.offline.owners import RELEASED, Life, life_of, owners
 from millrace.server.ownership import Claimant, CopyRecord, Lease, Manifest, lease_key, manifest_key
 from millrace.server.ownership.lease import Ender, encode_lease
 from millrace.server.ownership.manifest import encode_manifest

@@ -7,7 +7,7 @@ from millrace.server.container.ids import scope_of
 from millrace.server.ownership import Manifest, read_acknowledged, read_manifest
 from millrace.server.wal import LOG_PREFIX, AcceptedLoss, Damage, LogOwner, ObjectRecovery, RecoveredBatch
 
-from .tier2 import opened_store
+from .remote_history import opened_store
 
 PASSES_COUNT_MAX: Final = 5
 

@@ -4,6 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from millrace.model.figures import size_text
 from millrace.server.errors import ConfigurationError, FolderLockedError
 from millrace.server.folder import IDENTITY_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
@@ -12,10 +13,9 @@ from millrace.server.wal import LogOwner
 from millrace.server.wal.logfile import log_file_name
 from millrace.wire.schema.log import LogFileHeader
 
+from .container import Container, log_files, logged_ranges, survey
 from .declared import read_fields, values_of
-from .figures import size_text
 from .report import Report
-from .survey import Container, log_files, logged_ranges, survey
 from .verification import container_folders, owned_folder
 
 

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from millrace.model.checksum import Buffer
 from millrace.model.errors import InvalidArgumentError
@@ -44,11 +42,6 @@ LISTINGS_COUNT_MAX: Final = 10
 _SCOPE: Final = re.compile(r"c[0-9a-f]{4}/", re.ASCII)
 _MANIFEST: Final = re.compile(r"c([0-9a-f]{4})/manifest", re.ASCII)
 _LOG: Final = re.compile(rf"c([0-9a-f]{{4}})/{LOG_PREFIX}", re.ASCII)
-
-StoreOption = Annotated[
-    str | None,
-    typer.Option("--store", metavar="URL", help="The object store of the history: s3://BUCKET/PREFIX."),
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,23 @@
 """Figures as people read them: sizes, times, durations, rates."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from rich.filesize import pick_unit_and_suffix
-
-_SIZE_UNITS: Final = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-_RATE_UNITS: Final = ["", " k", " M", " G"]
+_SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_RATE_UNITS: Final = ("", " k", " M", " G")
 
 
 def size_text(size: float) -> str:
     """Return a size in bytes with the unit that leaves one to four digits before the point."""
-    unit, suffix = pick_unit_and_suffix(int(size), _SIZE_UNITS, 1024)
+    unit, suffix = _pick_unit(size, _SIZE_UNITS, base=1024)
     digits = 0 if unit == 1 or size >= 100 * unit else 1
     return f"{size / unit:.{digits}f} {suffix}"
 
 
 def rate_text(rate: float) -> str:
     """Return a number of things per second, to three digits."""
-    unit, suffix = pick_unit_and_suffix(int(rate), _RATE_UNITS, 1000)
+    unit, suffix = _pick_unit(rate, _RATE_UNITS, base=1000)
     digits = 0 if rate >= 100 * unit else 1 if rate >= 10 * unit else 2
     return f"{rate / unit:.{digits}f}{suffix}/s"
 
@@ -52,3 +51,11 @@ def time_text(unix_us: int | None) -> str:
 def count_text(count: int, noun: str, plural: str = "") -> str:
     """Return a count with its noun in the right number: `1 segment`, `12,000 segments`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def _pick_unit(value: float, names: Sequence[str], *, base: int) -> tuple[int, str]:
+    """Return the largest unit that is not above a value, and its name; the first for what is smaller."""
+    power = 0
+    while power < len(names) - 1 and int(value) >= base ** (power + 1):
+        power += 1
+    return base**power, names[power]

@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.text import Text
-
-from .figures import time_text
-from .output import print_facts, print_json, print_table, print_text
+from millrace.model.figures import time_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +60,6 @@ class Report:
                 document[f"{section.name}_omitted"] = section.omitted
         return document | {"problems": list(self.problems), "notes": list(self.notes)}
 
-    def print(self, *, as_json: bool) -> None:
-        """Print the report."""
-        if as_json:
-            print_json(self.to_json())
-            return
-        print_text(Text.assemble((self.kind, "bold"), f"  {self.path}"))
-        print_facts({name: shown(name, value) for name, value in self.facts.items()})
-        for section in self.sections:
-            print_text("")
-            rows = [
-                [shown(column, value) for column, value in zip(section.columns, row, strict=True)]
-                for row in section.rows
-            ]
-            print_table(section.columns, rows, title=section.title)
-            if section.omitted:
-                print_text(Text(f"... and {section.omitted:,} more (--limit 0 shows all)", style="dim"))
-        if self.notes or self.problems:
-            print_text("")
-        for note in self.notes:
-            print_text(Text(note, style="dim"))
-        for problem in self.problems:
-            print_text(Text.assemble(("problem: ", "bold red"), problem))
-
 
 def json_value(value: Any) -> Any:
     """Return a value as JSON knows it."""
@@ -95,7 +69,7 @@ def json_value(value: Any) -> Any:
         return {str(name): json_value(item) for name, item in value.items() if not str(name).startswith("_")}
     if isinstance(value, list | tuple):
         return [json_value(item) for item in value]
-    if isinstance(value, uuid.UUID | Text):
+    if isinstance(value, uuid.UUID):
         return str(value)
     return value
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from millrace.model.figures import count_text
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, parse_part_name, whole_copies
 from millrace.server.container.ids import scope_of
 from millrace.server.container.log_loss import ACCEPTED_SOURCE
@@ -24,10 +25,9 @@ from millrace.server.folder import TIER2_FOLDER
 from millrace.server.tier2 import ChunkInfo, ChunkRecord, ChunkStorage, ScopedStorage, verify_chunk
 from millrace.server.wal.logfile import log_file_number
 
-from .figures import count_text
+from .container import Container, logged_ranges, missing_ranges, opened_copy
 from .findings import Finding, Verification, range_text, relative_name
-from .survey import Container, logged_ranges, missing_ranges, opened_copy
-from .tier2 import RemoteHistory, opened_tier2
+from .remote_history import RemoteHistory, opened_tier2
 
 CHUNK_PREFIX: Final = "segments/"
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.cli.survey import join_ranges, logged_ranges, missing_ranges, survey
 from millrace.server.app import Server
+from millrace.server.offline.container import join_ranges, logged_ranges, missing_ranges, survey
 from millrace.wire import messages as m
 from tests.server.container.histories import durable_view
 from tests.support.protocol import Peer, set_attribute

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.cli.declared import field_section, hex_dump, hex_text, problems_of, read_fields, values_of
+from millrace.server.offline.declared import field_section, hex_dump, hex_text, problems_of, read_fields, values_of
 from millrace.wire import messages as m
 from millrace.wire.codec import Codec
 from millrace.wire.schema.chunk import ChunkSummary

@@ -41,8 +41,8 @@ from millrace.server.wal import (
 )
 from millrace.wire.errors import WireError
 
+from .remote_history import RemoteHistory
 from .remote_log import read_remote_log
-from .tier2 import RemoteHistory
 
 SIDE_FILES: Final = ("-journal", "-wal", "-shm")
 

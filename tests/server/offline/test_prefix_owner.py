@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 
-from millrace.cli.prefix_owner import OwnerProblem, owner_problem
 from millrace.server.object_store import StoreUrl, claim
 from millrace.server.object_store.opening import OWNER_KEY
+from millrace.server.offline.prefix_owner import OwnerProblem, owner_problem
 from tests.support.clock import ManualClock
 from tests.support.object_store import MemoryObjectStore
 from tests.support.owners import SERVER_ID, URL, Process

@@ -14,9 +14,9 @@ from millrace.server.container.checkpoint.table import Table
 from millrace.server.errors import ChunkCorruptError, ServerError
 from millrace.wire.schema.checkpoint_copy import COPY_PART_MAGIC, CopyPartHeader
 
+from .container import copied_checkpoint, joined_copy, opened_checkpoint
 from .declared import field_section, problems_of, read_fields, values_of
 from .report import Report, Section, shown
-from .survey import copied_checkpoint, joined_copy, opened_checkpoint
 
 MAGIC: Final = b"SQLite format 3\0"
 COPY_MAGIC: Final = COPY_PART_MAGIC

@@ -11,6 +11,7 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
+from millrace.model.figures import count_text, size_text
 from millrace.model.limits import FINGERPRINT_SIZE_BYTES_MAX
 from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_RUN
 from millrace.model.sequence_row import NO_SEQUENCE
@@ -24,10 +25,9 @@ from millrace.server.ownership import manifest_key, read_folder_claim
 from millrace.server.ownership.folder_claim import CLAIM_NAME
 from millrace.server.wal import LOG_PREFIX, Ending, LogOwner
 
-from .figures import count_text, size_text
+from .container import Container, log_capacity_bytes, log_files, survey
 from .findings import Finding, Verification, range_text, relative_name
-from .survey import Container, log_capacity_bytes, log_files, survey
-from .tier2 import RemoteHistory, refreshed
+from .remote_history import RemoteHistory, refreshed
 from .tier2_check import OnStep, Tier2Check
 
 PASSES_COUNT_MAX: Final = 5
