@@ -4,6 +4,10 @@ The container owns log, state and checkpoints; here is everything that only uses
 after a failure, all of this is made again with it.
 """
 
+from millrace.server.container.checkpoint.producer_table import ProducerArchive
+from millrace.server.container.checkpoint.stream_tables import StreamArchive
+from millrace.server.container.checkpoint.transaction_tables import TransactionArchive
+from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.writer_commands import WriterCommands
@@ -41,7 +45,7 @@ class ContainerServices:
         container, checkpoints = opened.container, opened.checkpoints
         uptime = Uptime(container, options.writers, boot=boot_id())
         streams = StreamCommands(container)
-        catalog = Catalog(container.state, checkpoints.streams)
+        catalog = Catalog(container.state, checkpoints.archive(StreamArchive))
         writers = WriterCommands(container)
         self.opened = opened
         self.streams = ScalingLoop(
@@ -53,13 +57,17 @@ class ContainerServices:
             metrics=options.metrics,
         )
         self.expiry = WriterExpiryLoop(
-            container=container, writers=writers, archive=checkpoints.writers, uptime=uptime, options=options.writers
+            container=container,
+            writers=writers,
+            archive=checkpoints.archive(WriterArchive),
+            uptime=uptime,
+            options=options.writers,
         )
         transactions = TransactionCommands(container, streams, options=options.transactions)
-        self.unused_producers = UnusedProducers(container, transactions.producers, checkpoints.producers)
+        self.unused_producers = UnusedProducers(container, transactions.producers, checkpoints.archive(ProducerArchive))
         self.transactions = TransactionExpiryLoop(
             container=container,
-            archive=checkpoints.transactions,
+            archive=checkpoints.archive(TransactionArchive),
             unused_producers=self.unused_producers,
             options=options.transactions,
         )

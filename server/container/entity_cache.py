@@ -159,6 +159,10 @@ class EntityCache(Generic[Item]):
         """Return an entity by its name, None if there is none. Blocks if it must be loaded."""
         return self.get(self._find_number(name))
 
+    def lookup(self, key: int | str) -> Item | None:
+        """Return an entity by its number or its name, None if there is none. Blocks if it must be loaded."""
+        return self.find(key) if isinstance(key, str) else self.get(key)
+
     def loaded(self, number: int) -> Item | None:
         """Return an entity by its number, None if there is none, without loading: it must be pinned."""
         item = self._resident.get(number)

@@ -78,26 +78,15 @@ class EntityLoader:
         state = self._state
         pinned = {number for cache, number in pins.held or () if cache is state.segments}
         late = []
-        for keys, is_open in ((required.streams, False), (required.open_streams, True)):
-            for key in keys:
-                stream = state.streams.find(key) if isinstance(key, str) else state.streams.get(key)
-                if stream is not None:
-                    late += [
-                        each for each in (stream.open_ids if is_open else stream.segment_ids) if each not in pinned
-                    ]
+        for cache, keys, segments_of in state.named(required):
+            for entity in map(cache.lookup, keys if segments_of is not None else ()):
+                if segments_of is not None and entity is not None:
+                    late += [each for each in segments_of(entity) if each not in pinned]
         return late
 
     def is_resident(self, required: m.Required) -> bool:
         """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
-        state = self._state
-        return (
-            (not required.segments or all(map(state.segments.is_resident, required.segments)))
-            and (not required.writers or all(map(state.writers.is_resident, required.writers)))
-            and (not required.streams or all(map(state.streams.is_resident, required.streams)))
-            and (not required.open_streams or all(map(state.streams.is_resident, required.open_streams)))
-            and (not required.transactions or all(map(state.transactions.is_resident, required.transactions)))
-            and (not required.producers or all(map(state.producers.is_resident, required.producers)))
-        )
+        return all(cache.is_resident(key) for cache, keys, _ in self._state.named(required) for key in keys)
 
     async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> bool:
         """Pin entities of one kind; return whether some had to be waited for."""

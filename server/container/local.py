@@ -29,6 +29,7 @@ from millrace.server.wal import LOG_PREFIX, Log, LogOwner, ObjectWal, Wal, WalOp
 
 from .environment import ContainerEnvironment
 from .ids import scope_of
+from .kinds import KINDS
 from .options import ContainerOptions
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ async def local_environment(
     checkpoints = CheckpointStore(
         files,
         folder / CHECKPOINT_NAME,
+        KINDS,
         owner=owner,
         verified_at_once_count_max=container_options.verified_at_once_count_max,
     )

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from millrace.server.container.checkpoint.reader import SegmentArchive
+from millrace.server.container.checkpoint.segment_tables import SegmentArchive
 from millrace.server.tier2 import ChunkStorage, parse_chunk_name
 from millrace.server.wal import AcceptedLoss
 

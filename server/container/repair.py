@@ -34,7 +34,7 @@ from millrace.model.transaction import TransactionState
 from millrace.server.container.flush.checkpointer import Checkpointer
 from millrace.server.container.state.apply import apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.quarantine import NOUNS, EntityDamage
+from millrace.server.container.state.quarantine import CONTAINER, EntityDamage
 from millrace.server.container.state.segment import DamagedRange
 from millrace.server.container.state.transaction import PART_NAME
 from millrace.server.errors import ServerError
@@ -117,7 +117,8 @@ def plan_acceptance(state: ContainerState, loss: LogLoss | None, chunks: list[Ch
     sealed: dict[int, list[SealedPart]] = {}
     holes: list[Hole] = []
     damages = [damage for damage in state.quarantine if not damage.accepted]
-    numbers = {kind: {damage.number for damage in damages if damage.kind == kind} for kind in NOUNS}
+    kinds = (*state.caches, CONTAINER)
+    numbers = {kind: {damage.number for damage in damages if damage.kind == kind} for kind in kinds}
     damaged_end = {damage.number: damage.end for damage in damages if damage.kind == "segments"}
     deleted: list[int] = []
     for segment in state.segments.values() if loss is not None else _found(state.segments, damaged_end):

@@ -16,6 +16,7 @@ from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, Check
 from millrace.server.container.checkpoint.checkpoint import Checkpoint
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.ids import scope_of
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.container.log_loss import LogLoss, LossFinder
 from millrace.server.container.memtable import Extent
@@ -178,7 +179,7 @@ def opened_checkpoint(
         ServerError: it is damaged, that of another server, or of another version. The message does not name the file.
     """
     with lent as path:
-        store = CheckpointStore(OsFileSystem(), path, owner=owner)
+        store = CheckpointStore(OsFileSystem(), path, KINDS, owner=owner)
         try:
             try:
                 checkpoint = store.load(every_row=True)

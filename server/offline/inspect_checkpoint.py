@@ -9,8 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, PART_HEADER_SIZE_BYTES, decode_part
-from millrace.server.container.checkpoint.schema import FORMAT, META, META_NUMBERS, TABLES
-from millrace.server.container.checkpoint.table import Table
+from millrace.server.container.checkpoint.schema import FORMAT, META_NUMBERS, Schema
+from millrace.server.container.kinds import KINDS
+from millrace.server.container.table import Table
 from millrace.server.errors import ChunkCorruptError, ServerError
 from millrace.wire.schema.checkpoint_copy import COPY_PART_MAGIC, CopyPartHeader
 
@@ -18,6 +19,7 @@ from .container import copied_checkpoint, joined_copy, opened_checkpoint
 from .declared import field_section, problems_of, read_fields, values_of
 from .report import Report, Section, shown
 
+SCHEMA: Final = Schema(KINDS)
 MAGIC: Final = b"SQLite format 3\0"
 COPY_MAGIC: Final = COPY_PART_MAGIC
 
@@ -74,7 +76,7 @@ def _add_content(
             with contextlib.closing(sqlite3.connect(f"{copy.as_uri()}?mode=rw", uri=True)) as connection:
                 _read_facts(report, connection)
                 report.sections += [
-                    _table(report, connection, table, with_hex=with_hex, limit=limit) for table in TABLES
+                    _table(report, connection, table, with_hex=with_hex, limit=limit) for table in SCHEMA.tables
                 ]
         except (sqlite3.Error, UnicodeDecodeError) as error:
             report.problems.append(f"SQLite cannot read further: {error}")
@@ -83,9 +85,10 @@ def _add_content(
 def _read_facts(report: Report, connection: sqlite3.Connection) -> None:
     version, product, _ = connection.execute(f"SELECT * FROM {FORMAT.name}").fetchone()  # noqa: S608  # our own names
     report.facts |= {"format_version": version, "product": product}
-    meta = dict(zip(META.columns, connection.execute(f"SELECT * FROM {META.name}").fetchone(), strict=True))  # noqa: S608
+    table = SCHEMA.meta
+    meta = dict(zip(table.columns, connection.execute(f"SELECT * FROM {table.name}").fetchone(), strict=True))  # noqa: S608
     report.facts |= {name: meta[name] for name in ("server_id", *META_NUMBERS, "clock_history")}
-    report.facts |= {f"{table.name}": meta[f"{table.name}_count"] for table in TABLES}
+    report.facts |= {f"{table.name}": meta[f"{table.name}_count"] for table in SCHEMA.tables}
 
 
 def _table(report: Report, connection: sqlite3.Connection, table: Table, *, with_hex: bool, limit: int) -> Section:

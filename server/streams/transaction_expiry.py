@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.model.transaction import TransactionState
-from millrace.server.container.checkpoint.reader import TransactionArchive
+from millrace.server.container.checkpoint.transaction_tables import TransactionArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import ServerError

@@ -9,7 +9,7 @@ import asyncio
 from itertools import islice
 from typing import Final
 
-from millrace.server.container.checkpoint.reader import ProducerArchive
+from millrace.server.container.checkpoint.producer_table import ProducerArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.wire import messages as m
 

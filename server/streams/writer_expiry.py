@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.container.checkpoint.reader import WriterArchive
+from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import ServerError

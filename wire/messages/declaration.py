@@ -18,7 +18,7 @@ Who sends a message is its base, and there is no default: `Request`, `Query` (a 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum, IntEnum
+from enum import IntEnum
 from operator import attrgetter
 from typing import (
     Annotated,
@@ -26,7 +26,6 @@ from typing import (
     ClassVar,
     Final,
     Generic,
-    NamedTuple,
     TypeVar,
     dataclass_transform,
     get_args,
@@ -59,33 +58,41 @@ List16 = Annotated[list[Item], c.Int16ul]
 List32 = Annotated[list[Item], c.Int32ul]
 
 
-class Entity(Enum):
-    """What a field of a request or a record can name. The value is its field in `Required`."""
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Marks a field of a message whose values name entities, by number or by name.
 
-    SEGMENT = "segments"
-    WRITER = "writers"
-    STREAM = "streams"
-    OPEN_STREAM = "open_streams"
-    TRANSACTION = "transactions"
-    PRODUCER = "producers"
+    Attributes:
+        scope: a key of `Required`: the kind of the entities, or one that says what belongs to them.
+    """
+
+    scope: str
 
 
-SegmentId = Annotated[int, c.Int64ul, Entity.SEGMENT]
-SegmentName = Annotated[str, _TEXT, Entity.SEGMENT]
-WriterNumber = Annotated[int, c.Int64ul, Entity.WRITER]
-WriterId = Annotated[str, _TEXT, Entity.WRITER]
-StreamId = Annotated[int, c.Int64ul, Entity.STREAM]
-StreamName = Annotated[str, _TEXT, Entity.STREAM]
-OpenStreamId = Annotated[int, c.Int64ul, Entity.OPEN_STREAM]
-OpenStreamName = Annotated[str, _TEXT, Entity.OPEN_STREAM]
-TransactionNumber = Annotated[int, c.Int64ul, Entity.TRANSACTION]
-TransactionName = Annotated[str, _TEXT, Entity.TRANSACTION]
-ProducerNumber = Annotated[int, c.Int64ul, Entity.PRODUCER]
-ProducerId = Annotated[str, _TEXT, Entity.PRODUCER]
+SEGMENTS: Final = Names("segments")
+WRITERS: Final = Names("writers")
+STREAMS: Final = Names("streams")
+OPEN_STREAMS: Final = Names("open_streams")
+"""Streams with their open segments only, however many were replaced."""
+TRANSACTIONS: Final = Names("transactions")
+PRODUCERS: Final = Names("producers")
+
+SegmentId = Annotated[int, c.Int64ul, SEGMENTS]
+SegmentName = Annotated[str, _TEXT, SEGMENTS]
+WriterNumber = Annotated[int, c.Int64ul, WRITERS]
+WriterId = Annotated[str, _TEXT, WRITERS]
+StreamId = Annotated[int, c.Int64ul, STREAMS]
+StreamName = Annotated[str, _TEXT, STREAMS]
+OpenStreamId = Annotated[int, c.Int64ul, OPEN_STREAMS]
+OpenStreamName = Annotated[str, _TEXT, OPEN_STREAMS]
+TransactionNumber = Annotated[int, c.Int64ul, TRANSACTIONS]
+TransactionName = Annotated[str, _TEXT, TRANSACTIONS]
+ProducerNumber = Annotated[int, c.Int64ul, PRODUCERS]
+ProducerId = Annotated[str, _TEXT, PRODUCERS]
 
 
 _EntityPath = tuple[str, Callable[[Any], Any] | None, str]
-"""A field that names entities, what takes the name of an item if it is a list of such, and the kind of entity."""
+"""A field that names entities, what takes the name of an item if it is a list of such, and the scope."""
 
 
 class FrameType(int):
@@ -265,19 +272,19 @@ def item_classes(cls: type[Any]) -> dict[str, type[Any]]:
     return {name: item for name, item in items.items() if _is_structure(item)}
 
 
-def _entity_fields(hints: dict[str, Any]) -> tuple[tuple[str, Entity], ...]:
+def _entity_fields(hints: dict[str, Any]) -> tuple[tuple[str, Names], ...]:
     marks = [(name, mark) for name, hint in hints.items() for mark in get_args(_item_of(hint) or hint)]
     for name, hint in hints.items():
         if _is_structure(item := _item_of(hint)):
             marks += [
                 (f"{name}.{field}", mark) for field, of_field in _hints(item).items() for mark in get_args(of_field)
             ]
-    return tuple((name, mark) for name, mark in marks if isinstance(mark, Entity))
+    return tuple((name, mark) for name, mark in marks if isinstance(mark, Names))
 
 
-def _path_of(name: str, entity: Entity) -> _EntityPath:
+def _path_of(name: str, named: Names) -> _EntityPath:
     name, _, field = name.partition(".")
-    return name, attrgetter(field) if field else None, entity.value
+    return name, attrgetter(field) if field else None, named.scope
 
 
 def _item_of(hint: Any) -> Any:
@@ -290,24 +297,10 @@ def _is_structure(item: Any) -> bool:
     return hasattr(item, "_fields")
 
 
-class Required(NamedTuple):
-    """What a message names, by number or by name. With a stream its segments are meant too.
+class Required(dict[str, Sequence[int | str]]):
+    """What a message names, by number or by name: keys of entities by scope (see `Names`)."""
 
-    Attributes:
-        open_streams: streams of which only the open segments are meant, however many were replaced.
-    """
-
-    segments: Sequence[int | str] = ()
-    writers: Sequence[int | str] = ()
-    streams: Sequence[int | str] = ()
-    transactions: Sequence[int | str] = ()
-    producers: Sequence[int | str] = ()
-    open_streams: Sequence[int | str] = ()
-
-    def of_kind(self, kind: str) -> Sequence[Any]:
-        """Return all entities of a kind, with streams also those of which only the open segments are meant."""
-        named: Sequence[Any] = getattr(self, kind)
-        return [*named, *self.open_streams] if kind == Entity.STREAM.value else named
+    __slots__ = ()
 
 
 def required_entities(message: Message) -> Required:
@@ -316,8 +309,8 @@ def required_entities(message: Message) -> Required:
     The number 0 and the empty name mean none. Of more items than a request may list none is named: it will be refused.
     A record names all that it lists.
     """
-    keys: dict[str, tuple[int | str, ...]] = {}
-    for name, of_item, kind in message.entity_paths:
+    keys = Required()
+    for name, of_item, scope in message.entity_paths:
         value = getattr(message, name)
         if not value:
             continue
@@ -327,5 +320,5 @@ def required_entities(message: Message) -> Required:
             named = tuple(filter(None, value if of_item is None else map(of_item, value)))
         else:
             named = (value,)
-        keys[kind] = keys[kind] + named if kind in keys else named
-    return Required(**keys)
+        keys[scope] = (*keys[scope], *named) if scope in keys else named
+    return keys

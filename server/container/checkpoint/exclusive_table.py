@@ -6,8 +6,7 @@ They are no detail of the streams: the state begins with all of them, and change
 from typing import Final
 
 from millrace.model.exclusive_writer import ExclusiveWriter
-
-from .table import Row, Table
+from millrace.server.container.table import Row, Table
 
 EXCLUSIVE_WRITERS: Final = Table(
     "exclusive_writers",

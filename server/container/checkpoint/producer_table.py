@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Final
 
 from millrace.model.producer import ProducerRow
+from millrace.server.container.kind import Kind
+from millrace.server.container.state import apply_producers
 from millrace.server.container.state.producer import KnownProducer
+from millrace.server.container.table import Row, Table, json_text
 
-from .kind import Kind
-from .table import Row, Table, json_text
+from .reader import KindArchive
 
 
 def _row(producer: KnownProducer) -> Row:
@@ -45,6 +47,15 @@ def _load(*, number: int, last_sequence: int, writer_id: str, holder: str, run: 
     return KnownProducer(number=number, writer_id=writer_id, row=row)
 
 
+class ProducerArchive(KindArchive[KnownProducer]):
+    """The producers of a checkpoint."""
+
+    def unused(self) -> list[str]:
+        """Return the writer ids of those that have committed nothing, and whose runs were not replaced."""
+        rows = self._reader.select("SELECT writer_id FROM producers WHERE last_sequence < 0 AND fenced = '[]'", [])
+        return [writer_id for (writer_id,) in rows]
+
+
 PRODUCERS: Final[Kind[KnownProducer]] = Kind(
     table=Table(
         "producers",
@@ -56,7 +67,9 @@ PRODUCERS: Final[Kind[KnownProducer]] = Kind(
         texts=["writer_id", "holder", "run", "fenced"],
         indexes=[["writer_id"]],
     ),
-    name="writer_id",
+    name_column="writer_id",
     row=_row,
     load=_load,
+    archive=ProducerArchive,
+    records=apply_producers.RECORDS,
 )

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from millrace.server.container.entity_cache import EntityCache
+from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.table import Key, Row, Table
 from millrace.server.wal import AcceptedLoss
 
 from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_row
-from .kind import Detail
-from .schema import KINDS
-from .table import Key, Row, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +49,8 @@ def take_rows(state: ContainerState) -> CheckpointRows:
     removed: dict[Table, list[Key]] = {}
     added: dict[Table, list[Row]] = {}
     counts: dict[Table, int] = {}
-    for kind in KINDS:
-        cache = state.caches[kind.table.name]
+    for kind in state.kinds:
+        cache = state.caches[kind.name]
         changed: list[Key] = [(number,) for number in cache.take()]
         entities = {number: entity for (number,) in changed if (entity := cache.peek(number)) is not None}
         removed[kind.table] = changed

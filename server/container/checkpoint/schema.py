@@ -10,26 +10,15 @@ Table `format` never changes its shape: any version can tell which version wrote
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
+
+from millrace.server.container.kind import Kinds
+from millrace.server.container.table import Table
 
 from .exclusive_table import EXCLUSIVE_WRITERS
-from .kind import Kind
-from .producer_table import PRODUCERS
-from .segment_tables import SEGMENTS
-from .stream_tables import STREAMS
-from .table import Table
-from .transaction_tables import TRANSACTIONS
-from .writer_tables import WRITERS
 
 FORMAT_VERSION: Final = 9
 PRODUCT: Final = "millrace checkpoint"
-
-KINDS: Final[tuple[Kind[Any], ...]] = (SEGMENTS, WRITERS, STREAMS, TRANSACTIONS, PRODUCERS)
-TABLES: Final = (
-    *(table for kind in KINDS for table in (kind.table, *(detail.table for detail in kind.details))),
-    EXCLUSIVE_WRITERS,
-)
-"""The tables of what a container knows."""
 
 FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])
 META_NUMBERS: Final = (
@@ -44,28 +33,42 @@ META_NUMBERS: Final = (
     "accepted_file_number",
     "log_capacity_bytes",
 )
-META: Final = Table(
-    "meta",
-    number=2,
-    key=["id"],
-    integers=["id", *META_NUMBERS, *(f"{table.name}_{figure}" for table in TABLES for figure in ("count", "sum"))],
-    # Of clock_history, as JSON: the last reading, and pairs of uptime and Unix time; where entities are damaged, also
-    # the fields of each `EntityDamage`.
-    texts=["server_id", "clock_history"],
-)
 
 
-def schema() -> Iterator[str]:
-    """Yield the statements that make the tables and triggers of an empty checkpoint."""
-    for table in (FORMAT, META, *TABLES):
-        yield table.create
-    for table in TABLES:
-        for name, columns in table.indexes.items():
-            yield f"CREATE INDEX {name} ON {table.name} ({', '.join(columns)})"
-    for table in TABLES:
-        count, total = f"{table.name}_count", f"{table.name}_sum"
-        for event, sign, row in (("INSERT", "+", "NEW"), ("DELETE", "-", "OLD")):
-            yield (
-                f"CREATE TRIGGER {table.name}_{event.lower()} AFTER {event} ON {table.name} BEGIN UPDATE meta "
-                f"SET {count} = {count} {sign} 1, {total} = {total} {sign} {row}.checksum; END"
-            )
+class Schema:
+    """The tables of a checkpoint that holds some kinds.
+
+    Attributes:
+        kinds: of entities.
+        tables: of all that a container knows.
+        meta: of its one row.
+    """
+
+    def __init__(self, kinds: Kinds) -> None:
+        self.kinds = kinds
+        self.tables = (*kinds.tables, EXCLUSIVE_WRITERS)
+        figures = (f"{table.name}_{figure}" for table in self.tables for figure in ("count", "sum"))
+        self.meta = Table(
+            "meta",
+            number=2,
+            key=["id"],
+            integers=["id", *META_NUMBERS, *figures],
+            # Of clock_history, as JSON: the last reading, and pairs of uptime and Unix time; where entities are
+            # damaged, also the fields of each `EntityDamage`.
+            texts=["server_id", "clock_history"],
+        )
+
+    def statements(self) -> Iterator[str]:
+        """Yield the statements that make the tables and triggers of an empty checkpoint."""
+        for table in (FORMAT, self.meta, *self.tables):
+            yield table.create
+        for table in self.tables:
+            for name, columns in table.indexes.items():
+                yield f"CREATE INDEX {name} ON {table.name} ({', '.join(columns)})"
+        for table in self.tables:
+            count, total = f"{table.name}_count", f"{table.name}_sum"
+            for event, sign, row in (("INSERT", "+", "NEW"), ("DELETE", "-", "OLD")):
+                yield (
+                    f"CREATE TRIGGER {table.name}_{event.lower()} AFTER {event} ON {table.name} BEGIN UPDATE meta "
+                    f"SET {count} = {count} {sign} 1, {total} = {total} {sign} {row}.checksum; END"
+                )

@@ -4,12 +4,21 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+from millrace.model.names import AFTER_INTERNAL
+from millrace.server.container.kind import Detail, Kind
 from millrace.server.container.memtable import LinkedExtent
-from millrace.server.container.state.segment import START_INDEX_ROW, DamagedRange, Segment, WriterProgress
+from millrace.server.container.state import apply_segments
+from millrace.server.container.state.segment import (
+    ATTRIBUTE_OVERHEAD_BYTES,
+    START_INDEX_ROW,
+    DamagedRange,
+    Segment,
+    WriterProgress,
+)
+from millrace.server.container.table import Row, Table, range_of_texts, range_texts
 from millrace.server.tier2 import ChunkRecord, IndexEntry
 
-from .kind import Detail, Kind
-from .table import Row, Table, range_of_texts, range_texts
+from .reader import KindArchive
 
 CHUNKS: Final = Table(
     "chunks",
@@ -152,6 +161,37 @@ def _load_segment(*, sealed: int, keys: str, **columns: Any) -> Segment:
     return Segment(sealed=bool(sealed), keys=key_range, **columns)
 
 
+class SegmentArchive(KindArchive[Segment]):
+    """The segments of a checkpoint."""
+
+    def unflushed(self) -> list[int]:
+        """Return the numbers of the segments that had bytes which were not in tier 2."""
+        return self._reader.column("SELECT segment_id FROM segments WHERE flushed_offset < length ORDER BY segment_id")
+
+    def damaged(self) -> list[int]:
+        """Return the numbers of the segments of which bytes were lost to damage."""
+        return self._reader.column("SELECT DISTINCT segment_id FROM damages ORDER BY segment_id")
+
+    def internal_count(self) -> int:
+        """Return how many segments are internal; takes time for these only."""
+        return sum(self._reader.column("SELECT count(*) FROM segments WHERE name < ?", [AFTER_INTERNAL]))
+
+    def attribute_bytes(self) -> int:
+        """Return what the attributes of all segments count against their limit; reads their sizes only."""
+        sizes = "count(*), total(length(CAST(name AS BLOB))), total(length(value))"
+        rows = self._reader.select(f"SELECT {sizes} FROM attributes WHERE substr(name, 1, 1) <> '#'", [])
+        return sum(ATTRIBUTE_OVERHEAD_BYTES * count + int(keys) + int(values) for count, keys, values in rows)
+
+    def links(self) -> list[LinkedExtent]:
+        """Return where the bytes of merged segments are."""
+        return [link_of_row(row) for row in self._reader.rows(LINKS, "TRUE ORDER BY target_id, offset", [])]
+
+    def has_chunk(self, *, segment_id: int, start_offset: int, name: str) -> bool:
+        """Return whether a segment refers to a chunk."""
+        rows = self._reader.under(CHUNKS, (segment_id, start_offset))
+        return any(row[-1] == name for row in rows)
+
+
 SEGMENTS: Final[Kind[Segment]] = Kind(
     table=Table(
         "segments",
@@ -161,7 +201,7 @@ SEGMENTS: Final[Kind[Segment]] = Kind(
         texts=["name", "keys"],  # the first and the last place of its key range; empty for a raw one
         indexes=[["name"]],
     ),
-    name="name",
+    name_column="name",
     row=_segment_row,
     load=_load_segment,
     details=(
@@ -178,4 +218,6 @@ SEGMENTS: Final[Kind[Segment]] = Kind(
         # Not loaded with the source: the state begins with all of them.
         Detail(table=LINKS, rows=_link_rows),
     ),
+    archive=SegmentArchive,
+    records=apply_segments.RECORDS,
 )

@@ -21,8 +21,9 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from millrace.server.container.kind import Kinds
 from millrace.server.container.state.clock_history import NO_READING, ClockHistory, ClockReading
 from millrace.server.container.state.container_state import StoredState
 from millrace.server.container.state.quarantine import EntityDamage
@@ -32,28 +33,19 @@ from millrace.server.wal import AcceptedLoss, LogOwner
 
 from .checkpoint import Checkpoint, CheckpointVersion
 from .database_file import check_header, free_path, move_database, remove_database, remove_journals
-from .producer_table import PRODUCERS
-from .reader import (
-    CheckpointReader,
-    ProducerArchive,
-    SegmentArchive,
-    StreamArchive,
-    TransactionArchive,
-    WriterArchive,
-    translated,
-)
+from .reader import CheckpointReader, KindArchive, translated
 from .rows import CheckpointRows
-from .schema import KINDS
-from .segment_tables import SEGMENTS
-from .stream_tables import STREAMS
-from .transaction_tables import TRANSACTIONS
+from .schema import Schema
+from .segment_tables import SegmentArchive
+from .stream_tables import StreamArchive
 from .verification import check_owner, row_count, verified_meta, verify_rows, verify_structure, verify_sums
-from .writer_tables import WRITERS
 from .writing import create_tables, write_rows
 
 VERIFIED_AT_ONCE_COUNT_MAX: Final = 100_000
 """A checkpoint of so many rows is verified whole before it is used. One of more is verified by its sums; then each row
 when it is read, and all of them in the background."""
+
+ArchiveType = TypeVar("ArchiveType", bound=KindArchive[Any])
 
 BACKUP_PAGES_COUNT: Final = 256
 PROGRESS_STEPS_COUNT: Final = 100_000
@@ -63,8 +55,7 @@ class CheckpointStore:
     """The file with the checkpoint of one container.
 
     All methods block, and may be called from any thread; a lock makes them take turns, also with a call whose caller
-    was cancelled. `load` comes first. `segments`, `streams`, `writers`, `transactions` and `producers` read single
-    things from it, also while it is saved.
+    was cancelled. `load` comes first. `archive` returns what reads single entities from it, also while it is saved.
 
     Errors of all methods: NoSpaceError when the disk is full, CheckpointDamagedError when the file is not what was
     written, DiskUnavailableError when it cannot be read or written now, OSError when a file cannot be renamed or
@@ -75,6 +66,7 @@ class CheckpointStore:
         self,
         files: FileSystem,
         path: Path,
+        kinds: Kinds,
         *,
         owner: LogOwner | None = None,
         verified_at_once_count_max: int = VERIFIED_AT_ONCE_COUNT_MAX,
@@ -85,6 +77,7 @@ class CheckpointStore:
         Args:
             files: where the file is, and how it is opened.
             path: the file.
+            kinds: of the entities that it stores.
             owner: whose it must be, and is when it is made; None if that does not matter.
             verified_at_once_count_max: with so many rows at most, every row is verified by `load`.
             progress_steps_count: how many steps of SQLite's virtual machine are between two checks whether a
@@ -107,11 +100,14 @@ class CheckpointStore:
         self._is_suspect = False
         self._is_ended = False
         self._reader = CheckpointReader(files, path)
-        self.segments = SegmentArchive(self._reader, SEGMENTS)
-        self.streams = StreamArchive(self._reader, STREAMS)
-        self.writers = WriterArchive(self._reader, WRITERS)
-        self.transactions = TransactionArchive(self._reader, TRANSACTIONS)
-        self.producers = ProducerArchive(self._reader, PRODUCERS)
+        self._kinds = kinds
+        self._schema = Schema(kinds)
+        self._archives = {kind.name: kind.archive(self._reader, kind) for kind in kinds}
+        self.segments = self.archive(SegmentArchive)
+
+    def archive(self, of: type[ArchiveType]) -> ArchiveType:
+        """Return the archive of a kind, by its class."""
+        return next(archive for archive in self._archives.values() if isinstance(archive, of))
 
     def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], object]) -> None:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
@@ -160,11 +156,11 @@ class CheckpointStore:
             with contextlib.ExitStack() as undo:
                 connection = undo.enter_context(contextlib.closing(self._files.database(self.path)))
                 meta = self._own_meta(connection)
-                verify_sums(connection, meta, self.path)
-                is_verified = every_row or row_count(meta) <= self._verified_at_once_count_max
+                verify_sums(connection, self._schema, meta, self.path)
+                is_verified = every_row or row_count(self._schema, meta) <= self._verified_at_once_count_max
                 if is_verified:
                     verify_structure(connection, self.path)
-                    verify_rows(connection, self.path)
+                    verify_rows(connection, self._schema, self.path)
                 undo.pop_all()
             self._connection = connection
             self._reader.open()
@@ -177,7 +173,7 @@ class CheckpointStore:
             CheckpointDamagedError: a row is not what was written.
         """
         with self._reader.guarded(), contextlib.closing(self._files.database(self.path)) as connection:
-            verify_rows(connection, self.path, pause=pause)
+            verify_rows(connection, self._schema, self.path, pause=pause)
 
     def save(self, rows: CheckpointRows, *, sequence: int, replay_from: int, container_epoch: int) -> None:
         """Store the changes and these numbers durably, together or not at all.
@@ -225,9 +221,9 @@ class CheckpointStore:
         with translated(self.path), contextlib.closing(self._files.database(self.copy_path, mode="ro")) as copy:
             copy.set_progress_handler(pause, self._progress_steps_count)
             meta = self._own_meta(copy)
-            verify_sums(copy, meta, self.path)
+            verify_sums(copy, self._schema, meta, self.path)
             verify_structure(copy, self.path)
-            verify_rows(copy, self.path, pause=pause)
+            verify_rows(copy, self._schema, self.path, pause=pause)
             return _version_of(meta)
 
     def abandon(self) -> None:
@@ -311,15 +307,11 @@ class CheckpointStore:
     def _checkpoint_of(self, meta: Mapping[str, Any], *, is_verified: bool) -> Checkpoint:
         """Return the checkpoint with these columns of `meta`; those that are missing tell of nothing."""
         last, anchors, *more = json.loads(meta["clock_history"]) if "clock_history" in meta else (NO_READING, [])
+        streams = self.archive(StreamArchive)
         stored = StoredState(
-            archives={
-                "segments": self.segments,
-                "writers": self.writers,
-                "streams": self.streams,
-                "transactions": self.transactions,
-                "producers": self.producers,
-            },
-            counts={kind.table.name: meta.get(f"{kind.table.name}_count", 0) for kind in KINDS},
+            kinds=self._kinds,
+            archives=self._archives,
+            counts={kind.name: meta.get(f"{kind.name}_count", 0) for kind in self._kinds},
             internal_count=self.segments.internal_count(),
             attribute_bytes=self.segments.attribute_bytes(),
             next_id=meta["next_id"],
@@ -330,8 +322,8 @@ class CheckpointStore:
             log_capacity_bytes=meta.get("log_capacity_bytes", 0),
             clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),
             damages=[EntityDamage._make(each) for damages in more for each in damages],
-            exclusive_writers=self.streams.exclusive_writers(),
-            event_times=self.streams.event_times(),
+            exclusive_writers=streams.exclusive_writers(),
+            event_times=streams.event_times(),
         )
         return Checkpoint(
             stored=stored,
@@ -344,7 +336,7 @@ class CheckpointStore:
 
     def _own_meta(self, connection: sqlite3.Connection) -> dict[str, Any]:
         """Return the columns of `meta`, which must be those of the owner; raises like `verified_meta`."""
-        meta = verified_meta(connection, self.path)
+        meta = verified_meta(connection, self._schema, self.path)
         if self._owner is not None:
             check_owner(meta, self._owner, path=self.path)
         return meta
@@ -366,14 +358,14 @@ class CheckpointStore:
         # What an interrupted attempt left there.
         remove_database(self._files, self._temporary)
         with contextlib.closing(self._files.database(self._temporary, mode="rwc")) as connection:
-            create_tables(connection, server_id="" if self._owner is None else str(self._owner.server_id))
-            write_rows(connection, rows, version, path=self.path)
+            create_tables(connection, self._schema, server_id="" if self._owner is None else str(self._owner.server_id))
+            write_rows(connection, self._schema, rows, version, path=self.path)
         self._put_in_place()
 
     def _change(self, connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion) -> None:
         """Change the rows of the file."""
         try:
-            write_rows(connection, rows, version, path=self.path)
+            write_rows(connection, self._schema, rows, version, path=self.path)
         except sqlite3.Error as error:
             self._is_suspect = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) & 0xFF == sqlite3.SQLITE_IOERR
             raise
@@ -386,10 +378,10 @@ class CheckpointStore:
             contextlib.closing(self._files.database(self.path)) as source,
             contextlib.closing(self._files.database(self._temporary, mode="rwc")) as copy,
         ):
-            verified_meta(source, self.path)
+            verified_meta(source, self._schema, self.path)
             source.backup(copy, pages=BACKUP_PAGES_COUNT, sleep=0)
         with contextlib.closing(self._files.database(self._temporary, mode="ro")) as copy:
-            verify_sums(copy, verified_meta(copy, self.path), self.path)
+            verify_sums(copy, self._schema, verified_meta(copy, self._schema, self.path), self.path)
         with contextlib.closing(self._files.open(self._temporary)) as file:
             file.datasync()
         remove_journals(self._files, self.path)

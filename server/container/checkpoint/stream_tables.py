@@ -1,15 +1,22 @@
 """How streams are stored in a checkpoint."""
 
 import json
+from itertools import takewhile
+from operator import attrgetter
 from typing import Any, Final
 
+from millrace.model.event_times import EventTimeBounds
+from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.lineage import StreamPart
-from millrace.server.container.state.labels import labels_of
+from millrace.server.container.kind import Detail, Kind
+from millrace.server.container.state import apply_streams
+from millrace.server.container.state.labels import LABEL_TIMES, config_of, labels_of
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream, epoch_key, part_key
+from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
-from .kind import Detail, Kind
-from .table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
+from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_of_row
+from .reader import KindArchive
 
 LABELS: Final = Table(
     "labels",
@@ -139,6 +146,33 @@ def _take_unwritten(stream: Stream) -> list[tuple[int, str]]:
     return [*map(part_key, stream.segment_ids), *(epoch_key(epoch.number) for epoch in stream.epochs)]
 
 
+class StreamArchive(KindArchive[Stream]):
+    """The streams of a checkpoint."""
+
+    def labelled(self, label: str, *, prefix: str = "", after: str, count_max: int) -> list[tuple[str, int]]:
+        """Return names and numbers of the streams with a label, by name, above `after`."""
+        found = self._reader.rows(
+            LABELS, f"label = ? AND name > ? AND name >= ? ORDER BY name LIMIT {count_max}", [label, after, prefix]
+        )
+        return [(name, stream_id) for stream_id, _, name in takewhile(lambda row: row[2].startswith(prefix), found)]
+
+    def with_cursors(self) -> list[int]:
+        """Return the numbers of the streams that have cursors."""
+        return self._reader.column("SELECT DISTINCT stream_id FROM cuts WHERE kind = ?", [m.CutKind.CURSOR])
+
+    def event_times(self) -> dict[int, EventTimeBounds]:
+        """Return the bounds of event times of the streams that have some, by stream id."""
+        table = STREAMS.table
+        rows = self._reader.rows(table, "stream_id IN (SELECT stream_id FROM labels WHERE label = ?)", [LABEL_TIMES])
+        number, configuration = table.columns.index("stream_id"), table.columns.index("configuration")
+        found = ((row[number], config_of(row[configuration]).event_times) for row in rows)
+        return {stream_id: bounds for stream_id, bounds in found if bounds is not None}
+
+    def exclusive_writers(self) -> dict[int, ExclusiveWriter]:
+        """Return the exclusive writers of streams, by stream id."""
+        return dict(map(exclusive_writer_of_row, self._reader.rows(EXCLUSIVE_WRITERS, "TRUE ORDER BY stream_id", [])))
+
+
 STREAMS: Final[Kind[Stream]] = Kind(
     table=Table(
         "streams",
@@ -150,7 +184,7 @@ STREAMS: Final[Kind[Stream]] = Kind(
         texts=["name", "configuration", "parts", "epochs"],
         indexes=[["name"]],
     ),
-    name="name",
+    name_column="name",
     row=_stream_row,
     load=_load_stream,
     details=(
@@ -160,4 +194,7 @@ STREAMS: Final[Kind[Stream]] = Kind(
         ),
         Detail(table=CUTS, row=_row_of_key, load=_load_rows, take_unwritten=_take_unwritten),
     ),
+    archive=StreamArchive,
+    records=apply_streams.RECORDS,
+    scopes={"streams": attrgetter("segment_ids"), "open_streams": attrgetter("open_ids")},
 )

@@ -5,11 +5,13 @@ from typing import Any, Final
 
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
+from millrace.server.container.kind import Detail, Kind
+from millrace.server.container.state import apply_transactions
 from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
-from .kind import Detail, Kind
-from .table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
+from .reader import KindArchive
 
 
 def _transaction_row(transaction: Transaction) -> Row:
@@ -79,6 +81,34 @@ PARTS: Final = Table(
     integers=["number", "segment_id", "branch", "stream_id"],
     texts=["low", "last"],
 )
+
+
+class TransactionArchive(KindArchive[Transaction]):
+    """The transactions of a checkpoint, open ones and outcomes."""
+
+    def open(self) -> list[int]:
+        """Return the numbers of those that are not over."""
+        return self._reader.column("SELECT number FROM transactions WHERE decided_uptime_us < 0 ORDER BY number")
+
+    def outcomes(
+        self, *, is_named: bool, before_uptime_us: int, after: tuple[int, int], count_max: int
+    ) -> list[tuple[int, int]]:
+        """Return the oldest that are over, each as the uptime when it ended and its number, ascending.
+
+        Args:
+            is_named: those with a name, or those without one.
+            before_uptime_us: that ended before this uptime.
+            after: above this pair.
+        """
+        return self._reader.select(
+            "SELECT decided_uptime_us, number FROM transactions WHERE decided_uptime_us >= 0 "
+            f"AND decided_uptime_us < ? AND (decided_uptime_us, number) > (?, ?) "
+            f"AND name {'<>' if is_named else '='} '' "
+            f"ORDER BY decided_uptime_us, number LIMIT {count_max}",
+            [before_uptime_us, *after],
+        )
+
+
 TRANSACTIONS: Final[Kind[Transaction]] = Kind(
     table=Table(
         "transactions",
@@ -90,8 +120,10 @@ TRANSACTIONS: Final[Kind[Transaction]] = Kind(
         blobs=["digest"],
         indexes=[["name"], ["decided_uptime_us", "number"]],
     ),
-    name="name",
+    name_column="name",
     row=_transaction_row,
     load=_load_transaction,
     details=(Detail(table=PARTS, row=_row_of_part, load=_load_parts),),
+    archive=TransactionArchive,
+    records=apply_transactions.RECORDS,
 )

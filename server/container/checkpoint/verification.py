@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from millrace.server.container.ids import container_of
+from millrace.server.container.table import Row, Table, checked_row
 from millrace.server.errors import CheckpointDamagedError, FolderVersionError
 from millrace.server.wal import LogOwner
 
-from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, schema
-from .table import Row, Table, checked_row
+from .schema import FORMAT, FORMAT_VERSION, PRODUCT, Schema
 
 VERIFIED_PAGE_ROWS_COUNT: Final = 500
 
 
-def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
+def verified_meta(connection: sqlite3.Connection, schema: Schema, path: Path) -> dict[str, Any]:
     """Verify format and schema, and return the columns of `meta`.
 
     Raises:
@@ -39,11 +39,11 @@ def verified_meta(connection: sqlite3.Connection, path: Path) -> dict[str, Any]:
         )
     # A damaged schema could attach a trigger to another table, or make a table sort its keys in another way.
     with contextlib.closing(sqlite3.connect(":memory:")) as empty:
-        for statement in schema():
+        for statement in schema.statements():
             empty.execute(statement)
         if _schema_of(connection) != _schema_of(empty):
             raise CheckpointDamagedError("the schema is not the one of this format", subject=str(path))
-    return dict(zip(META.columns, _only_row(connection, META, path=path), strict=False))
+    return dict(zip(schema.meta.columns, _only_row(connection, schema.meta, path=path), strict=False))
 
 
 def check_owner(meta: Mapping[str, Any], owner: LogOwner, *, path: Path) -> None:
@@ -55,14 +55,14 @@ def check_owner(meta: Mapping[str, Any], owner: LogOwner, *, path: Path) -> None
         )
 
 
-def row_count(meta: dict[str, Any]) -> int:
+def row_count(schema: Schema, meta: Mapping[str, Any]) -> int:
     """Return how many rows all tables have together."""
-    return sum(meta[f"{table.name}_count"] for table in TABLES)
+    return sum(meta[f"{table.name}_count"] for table in schema.tables)
 
 
-def verify_sums(connection: sqlite3.Connection, meta: dict[str, Any], path: Path) -> None:
+def verify_sums(connection: sqlite3.Connection, schema: Schema, meta: Mapping[str, Any], path: Path) -> None:
     """Raise CheckpointDamagedError if a row is lost, doubled, or older than `meta`. Reads all of the file, quickly."""
-    for table in TABLES:
+    for table in schema.tables:
         expected = meta[f"{table.name}_count"], meta[f"{table.name}_sum"]
         # Each table has a primary key, and no index of it has the checksum: so this goes through the rows themselves.
         found = connection.execute(f"SELECT count(*), ifnull(sum(checksum), 0) FROM {table.name}").fetchone()
@@ -90,6 +90,7 @@ def verify_structure(connection: sqlite3.Connection, path: Path) -> None:
 
 def verify_rows(
     connection: sqlite3.Connection,
+    schema: Schema,
     path: Path,
     *,
     page_rows_count: int = VERIFIED_PAGE_ROWS_COUNT,
@@ -101,7 +102,7 @@ def verify_rows(
         page_rows_count: how many rows are read at once.
         pause: called between two pages of rows. Others may write between them: each row is as some save left it.
     """
-    for table in TABLES:
+    for table in schema.tables:
         key = ", ".join(table.key)
         last: Row = ()
         while True:

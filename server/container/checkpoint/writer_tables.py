@@ -4,11 +4,13 @@ from operator import attrgetter
 from typing import Final
 
 from millrace.model.sequence_row import SequenceRow
+from millrace.server.container.kind import Detail, Kind
+from millrace.server.container.state import apply_writers
 from millrace.server.container.state.sequences import SequenceRefusal, SequenceView, StreamProgress
 from millrace.server.container.state.writer import Writer
+from millrace.server.container.table import Row, Table
 
-from .kind import Detail, Kind
-from .table import Row, Table
+from .reader import KindArchive
 
 SEQUENCES: Final = Table(
     "sequences",
@@ -52,10 +54,34 @@ _WRITERS: Final = Table(
     blobs=["nonces"],
     indexes=[["writer_id"]],
 )
+
+
+class WriterArchive(KindArchive[Writer]):
+    """The writers of a checkpoint."""
+
+    def idle(self, *, before_uptime_us: int, marks_before_uptime_us: int, after: int, count_max: int) -> list[int]:
+        """Return the numbers above `after` of writers, and of marks, that were seen last before these uptimes."""
+        return self._reader.column(
+            "SELECT writer_number FROM writers WHERE writer_number > ? AND seen_uptime_us < iif(expired_us, ?, ?) "
+            f"ORDER BY writer_number LIMIT {count_max}",
+            [after, marks_before_uptime_us, before_uptime_us],
+        )
+
+    def marks_seen_from(self, *, newest_count: int) -> int:
+        """Return the uptime when the oldest of so many marks was made, the newest ones; 0 if there are fewer."""
+        found = self._reader.column(
+            "SELECT seen_uptime_us FROM writers WHERE expired_us > 0 "
+            f"ORDER BY seen_uptime_us DESC LIMIT 1 OFFSET {newest_count - 1}"
+        )
+        return found[0] if found else 0
+
+
 WRITERS: Final[Kind[Writer]] = Kind(
     table=_WRITERS,
-    name="writer_id",
+    name_column="writer_id",
     row=attrgetter(*_WRITERS.columns[:-1]),
     load=Writer,
     details=(Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences),),
+    archive=WriterArchive,
+    records=apply_writers.RECORDS,
 )

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
+from millrace.server.container.table import Key, Row, Table
 from millrace.server.errors import CheckpointDamagedError, StorageError
 
 from .checkpoint import CheckpointVersion
 from .rows import CheckpointRows
-from .schema import FORMAT, FORMAT_VERSION, META, PRODUCT, TABLES, schema
+from .schema import FORMAT, FORMAT_VERSION, PRODUCT, Schema
 from .segment_tables import PROGRESS
-from .table import Key, Row, Table
 from .writer_tables import SEQUENCES
 
 Item = TypeVar("Item")
@@ -21,10 +21,11 @@ Item = TypeVar("Item")
 ROWS_PER_STATEMENT: Final = 200
 """How many rows one statement writes. Between two statements the thread needs the interpreter, for which it may have
 to wait some milliseconds when the event loop is busy; within one it does not."""
-assert ROWS_PER_STATEMENT * max(len(table.columns) for table in TABLES) <= 32766, "SQLite's bound on parameters"
+PARAMETERS_COUNT_MAX: Final = 32_766
+"""SQLite's bound on the values of a statement."""
 
 
-def create_tables(connection: sqlite3.Connection, *, server_id: str) -> None:
+def create_tables(connection: sqlite3.Connection, schema: Schema, *, server_id: str) -> None:
     """Make the tables of a checkpoint of nothing, in an empty database; `server_id` says whose it is, for good.
 
     Raises:
@@ -33,14 +34,16 @@ def create_tables(connection: sqlite3.Connection, *, server_id: str) -> None:
     """
     # One transaction for all: with one for each, a new server would wait for 60 times as many syncs of the disk.
     connection.execute("BEGIN IMMEDIATE")
-    for statement in schema():
+    for statement in schema.statements():
         connection.execute(statement)
     _insert(connection, FORMAT, [(FORMAT_VERSION, PRODUCT)])
-    _insert(connection, META, [(0,) * (len(META.columns) - 3) + (server_id, "")])
+    _insert(connection, schema.meta, [(0,) * (len(schema.meta.columns) - 3) + (server_id, "")])
     connection.execute("COMMIT")
 
 
-def write_rows(connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion, *, path: Path) -> None:
+def write_rows(
+    connection: sqlite3.Connection, schema: Schema, rows: CheckpointRows, version: CheckpointVersion, *, path: Path
+) -> None:
     """Change the rows, and the one of `meta` to this version, in one transaction.
 
     Raises:
@@ -56,7 +59,7 @@ def write_rows(connection: sqlite3.Connection, rows: CheckpointRows, version: Ch
         _delete_by(connection, SEQUENCES, "stream_id", rows.forgotten_streams)
         for table, new in rows.added.items():
             _insert(connection, table, new)
-        _update_meta(connection, rows, version, path=path)
+        _update_meta(connection, schema.meta, rows, version, path=path)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -68,19 +71,19 @@ def write_rows(connection: sqlite3.Connection, rows: CheckpointRows, version: Ch
 
 
 def _update_meta(
-    connection: sqlite3.Connection, rows: CheckpointRows, version: CheckpointVersion, *, path: Path
+    connection: sqlite3.Connection, table: Table, rows: CheckpointRows, version: CheckpointVersion, *, path: Path
 ) -> None:
     """End the transaction by the new row of `meta`, whose sums the triggers have updated."""
-    columns = META.columns[:-1]
-    row = connection.execute(f"SELECT {', '.join(columns)} FROM {META.name}").fetchone()
+    columns = table.columns[:-1]
+    row = connection.execute(f"SELECT {', '.join(columns)} FROM {table.name}").fetchone()
     if row is None:
         raise CheckpointDamagedError("the row of meta is missing", subject=str(path))
     meta = dict(zip(columns, row, strict=True))
-    for table, expected in rows.counts.items():
-        stored = meta[f"{table.name}_count"]
+    for counted, expected in rows.counts.items():
+        stored = meta[f"{counted.name}_count"]
         if stored != expected:
             raise CheckpointDamagedError(
-                f"{table.name} would have {stored} rows instead of {expected}", subject=str(path)
+                f"{counted.name} would have {stored} rows instead of {expected}", subject=str(path)
             )
     meta |= version._asdict()
     meta |= {
@@ -93,8 +96,8 @@ def _update_meta(
         "log_capacity_bytes": rows.log_capacity_bytes,
         "clock_history": rows.clock_history,
     }
-    _delete(connection, META, [(meta["id"],)])
-    _insert(connection, META, [tuple(meta[column] for column in columns)])
+    _delete(connection, table, [(meta["id"],)])
+    _insert(connection, table, [tuple(meta[column] for column in columns)])
 
 
 def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -103,6 +106,7 @@ def _insert(connection: sqlite3.Connection, table: Table, rows: Sequence[Row]) -
     Raises:
         StorageError: a number does not fit into 64 bits with a sign.
     """
+    assert ROWS_PER_STATEMENT * len(table.columns) <= PARAMETERS_COUNT_MAX
     one = f"({', '.join('?' * len(table.columns))})"
     for part in _parts(rows):
         try:

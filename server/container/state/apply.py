@@ -7,8 +7,7 @@ state is a function of the log, and a checkpoint of it is only a shortcut.
     items of a batch         what applies them
     runs of appends          here
     ranges lost to damage    here
-    records of decisions     `apply_segments`, `apply_writers`, `apply_streams`, `apply_transactions`,
-                             `apply_producers`
+    records of decisions     the steps that their kinds declare: `Kind.records`
 
 There is no loop, future, clock or I/O in it: what a batch is about is pinned before, by admission in the running server
 and by `apply_recovered` otherwise. Nor does it notify: it returns the segments whose watchers are to be told. What
@@ -22,8 +21,7 @@ aside. A batch that the state contains already, which is known by its sequence, 
 has.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
 
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.memtable import Extent
@@ -33,14 +31,14 @@ from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.errors import CodecError
 from millrace.wire.framing import decode
 
-from . import apply_producers, apply_segments, apply_streams, apply_transactions, apply_writers
+from . import apply_writers
 from .clock_history import ClockHistory
 from .container_state import ContainerState
 from .current_batch import OFFSET_MAX, CurrentBatch, UnstorableRecord, checked_record
 from .quarantine import CONTAINER, UnfitRecordError
 from .segment import DamagedRange, Segment
 
-BatchItem = AppendRun | m.Message | Damage | UnstorableRecord
+BatchItem = AppendRun | m.Record | Damage | UnstorableRecord
 """A run of appends, the record of a decision, or a range of the log that cannot be read."""
 
 BytesSink = Callable[[Segment, Extent], None]
@@ -78,7 +76,10 @@ def apply_batch(
                 _apply_run(batch, item, is_new=is_new, bytes_sink=bytes_sink)
             elif is_new or isinstance(item, Damage):
                 check_item(batch, item)
-                _APPLIERS[type(item)](batch, item)
+                if isinstance(item, Damage):
+                    _apply_damage(batch, item)
+                else:
+                    state.kinds.records[type(item)].apply(batch, item)
         except UnfitRecordError as error:
             batch.refuse(error)
     # Only now: a batch that was applied in part must not pass for one that the state contains.
@@ -147,13 +148,14 @@ def _record_of(run: AppendRun) -> m.Record | UnstorableRecord:
     return checked_record(message)
 
 
-def check_item(batch: CurrentBatch, item: BatchItem) -> None:
+def check_item(batch: CurrentBatch, item: m.Record | Damage | UnstorableRecord) -> None:
     """Raise UnfitRecordError unless a record can be applied; nothing is changed.
 
     Records that name several entities are checked for each of these once more, when they are applied.
     """
-    check = _CHECKS.get(type(item))
-    if check is not None:
+    if isinstance(item, UnstorableRecord):
+        raise _unstorable(batch, item)
+    if isinstance(item, m.Record) and (check := batch.state.kinds.records[type(item)].check) is not None:
         check(batch, item)
 
 
@@ -205,14 +207,16 @@ def _check_numbers(batch: CurrentBatch, run: AppendRun) -> None:
         raise batch.unfit("segments", run.segment_id, f"{largest} is above {OFFSET_MAX}")
 
 
-def _check_unstorable(batch: CurrentBatch, item: UnstorableRecord) -> None:
-    """Raise, about the first entity that a record names."""
+def _unstorable(batch: CurrentBatch, item: UnstorableRecord) -> UnfitRecordError:
+    """Return the error of a record that cannot be stored, about the first entity that it names."""
+    kinds = batch.state.kinds
+    reason = f"{item.field_name} has {item.value}, above {OFFSET_MAX}"
     named = m.required_entities(item.record)
-    for kind in batch.state.caches:
-        for number in named.of_kind(kind):
+    for kind in kinds:
+        for number in kinds.named(kind.name, named):
             if isinstance(number, int) and number <= OFFSET_MAX:
-                raise batch.unfit(kind, number, f"{item.field_name} has {item.value}, above {OFFSET_MAX}")
-    raise batch.unfit(CONTAINER, 0, f"{item.field_name} has {item.value}, above {OFFSET_MAX}")
+                return batch.unfit(kind.name, number, reason)
+    return batch.unfit(CONTAINER, 0, reason)
 
 
 def _apply_damage(batch: CurrentBatch, damage: Damage) -> None:
@@ -224,21 +228,3 @@ def _apply_damage(batch: CurrentBatch, damage: Damage) -> None:
         if segment is not None and offset >= segment.flushed_offset and size:
             segment.length = max(segment.length, offset + size)
             state.add_damage(segment, offset, offset + size, f"{damage.place} at {damage.offset}")
-
-
-_CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    UnstorableRecord: _check_unstorable,
-    **apply_segments.CHECKS,
-    **apply_writers.CHECKS,
-    **apply_streams.CHECKS,
-    **apply_transactions.CHECKS,
-    **apply_producers.CHECKS,
-}
-_APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    Damage: _apply_damage,
-    **apply_segments.APPLIERS,
-    **apply_writers.APPLIERS,
-    **apply_streams.APPLIERS,
-    **apply_transactions.APPLIERS,
-    **apply_producers.APPLIERS,
-}

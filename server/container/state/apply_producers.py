@@ -1,9 +1,10 @@
 """What records about producers do to the state."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from millrace.model.producer import ProducerRow
+from millrace.server.container.kind import RecordStep
 from millrace.wire import messages as m
 
 from .current_batch import CurrentBatch
@@ -67,14 +68,9 @@ def _change(batch: CurrentBatch, record: ProducerRecord, change: Callable[[Produ
     state.producers.changed(producer)
 
 
-CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.ProducerTaken: check_producer,
-    m.ProducerReset: check_producer,
-    m.SequenceDescribed: check_producer,
-}
-APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.ProducerTaken: _taken,
-    m.ProducerReset: _reset,
-    m.SequenceDescribed: _described,
-    m.ProducersForgotten: _forgotten,
+RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
+    m.ProducerTaken: RecordStep(_taken, check=check_producer),
+    m.ProducerReset: RecordStep(_reset, check=check_producer),
+    m.SequenceDescribed: RecordStep(_described, check=check_producer),
+    m.ProducersForgotten: RecordStep(_forgotten, removes=True),
 }

@@ -1,11 +1,12 @@
 """What the records of decisions about segments do to the state."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from millrace.model.key_range import KeyRange
+from millrace.server.container.kind import RecordStep
 from millrace.server.container.memtable import LinkedExtent
 from millrace.wire import messages as m
 
@@ -265,18 +266,11 @@ def _set_attribute(state: ContainerState, segment: Segment, key: str, value: byt
     state.segments.changed(segment)
 
 
-CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.SegmentCreated: _check_created,
-    m.SegmentSealed: _check_sealed,
-    m.SegmentDeleted: _check_deleted,
-    m.SegmentMerged: _check_merged,
-    m.AttributeSet: _check_attribute,
-}
-APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.SegmentCreated: _segment_created,
-    m.SegmentSealed: _segment_sealed,
-    m.SegmentTruncated: _segment_truncated,
-    m.SegmentDeleted: _segment_deleted,
-    m.SegmentMerged: _segment_merged,
-    m.AttributeSet: _attribute_set,
+RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
+    m.SegmentCreated: RecordStep(_segment_created, check=_check_created),
+    m.SegmentSealed: RecordStep(_segment_sealed, check=_check_sealed),
+    m.SegmentTruncated: RecordStep(_segment_truncated, removes=True),
+    m.SegmentDeleted: RecordStep(_segment_deleted, check=_check_deleted, removes=True),
+    m.SegmentMerged: RecordStep(_segment_merged, check=_check_merged),
+    m.AttributeSet: RecordStep(_attribute_set, check=_check_attribute),
 }

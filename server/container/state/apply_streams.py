@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import segment_of_stream
+from millrace.server.container.kind import RecordStep
 from millrace.wire import messages as m
 
 from .apply_segments import create_segment, seal_segments, truncate_segments
@@ -242,21 +243,14 @@ def _of_stream(check: Callable[[CurrentBatch, Stream, Any], None]) -> Callable[[
     return check_known
 
 
-CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.StreamCreated: _check_stream,
-    m.StreamScaled: _of_stream(_check_scaled),
-    m.CutsSaved: _of_stream(_check_cuts),
-    m.StreamTruncated: _check_cut,
-    m.StreamStartMoved: _check_cut,
-}
-APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.StreamCreated: _stream_created,
-    m.StreamScaled: _changing(_stream_scaled),
-    m.StreamUpdated: _changing(_stream_updated),
-    m.CutsSaved: _changing(_cuts_saved),
-    m.CutForgotten: _changing(_cut_forgotten),
-    m.StreamSealed: _changing(_stream_sealed),
-    m.StreamTruncated: _stream_truncated,
-    m.StreamStartMoved: _stream_start_moved,
-    m.StreamDeleted: _stream_deleted,
+RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
+    m.StreamCreated: RecordStep(_stream_created, check=_check_stream),
+    m.StreamScaled: RecordStep(_changing(_stream_scaled), check=_of_stream(_check_scaled)),
+    m.StreamUpdated: RecordStep(_changing(_stream_updated)),
+    m.CutsSaved: RecordStep(_changing(_cuts_saved), check=_of_stream(_check_cuts)),
+    m.CutForgotten: RecordStep(_changing(_cut_forgotten)),
+    m.StreamSealed: RecordStep(_changing(_stream_sealed)),
+    m.StreamTruncated: RecordStep(_stream_truncated, check=_check_cut, removes=True),
+    m.StreamStartMoved: RecordStep(_stream_start_moved, check=_check_cut, removes=True),
+    m.StreamDeleted: RecordStep(_stream_deleted, removes=True),
 }

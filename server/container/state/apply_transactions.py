@@ -1,11 +1,12 @@
 """What the records of decisions about transactions do to the state."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from millrace.model.transaction import IMPLICIT_BRANCH, TransactionState
+from millrace.server.container.kind import RecordStep
 from millrace.wire import messages as m
 
 from .apply_producers import commit_producer
@@ -349,19 +350,12 @@ def _loaded(state: ContainerState, numbers: Iterable[int]) -> Iterable[Transacti
             yield transaction
 
 
-CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.IdsReserved: _check_reserved,
-    m.TransactionBegun: _check_begun,
-    m.PartsAdded: _check_added,
-    m.TransactionPrepared: _check_prepared,
-    m.TransactionCommitted: _check_committed,
-}
-APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.IdsReserved: _ids_reserved,
-    m.TransactionBegun: _begun,
-    m.PartsAdded: _parts_added,
-    m.TransactionPrepared: _prepared,
-    m.TransactionCommitted: _committed,
-    m.TransactionsEnded: _ended,
-    m.OutcomesForgotten: _outcomes_forgotten,
+RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
+    m.IdsReserved: RecordStep(_ids_reserved, check=_check_reserved),
+    m.TransactionBegun: RecordStep(_begun, check=_check_begun),
+    m.PartsAdded: RecordStep(_parts_added, check=_check_added),
+    m.TransactionPrepared: RecordStep(_prepared, check=_check_prepared),
+    m.TransactionCommitted: RecordStep(_committed, check=_check_committed),
+    m.TransactionsEnded: RecordStep(_ended, removes=True),
+    m.OutcomesForgotten: RecordStep(_outcomes_forgotten, removes=True),
 }

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.sequence_row import NO_SEQUENCE
+from millrace.server.container.kind import RecordStep
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
@@ -205,18 +206,12 @@ def _uptime_counted(batch: CurrentBatch, record: m.UptimeCounted) -> None:
         state.clock_history.observe(ClockReading(record.uptime_us, record.unix_us, record.monotonic_us, record.boot))
 
 
-CHECKS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.WriterRecorded: _check_recorded,
-    m.UptimeCounted: _check_uptime,
-    m.ExclusiveReleased: _check_released,
-    m.SequencesReset: _check_reset,
-}
-APPLIERS: Final[Mapping[type, Callable[[CurrentBatch, Any], None]]] = {
-    m.WriterRecorded: _writer_recorded,
-    m.WritersExpired: _writers_expired,
-    m.UptimeCounted: _uptime_counted,
-    m.ExclusiveReleased: _exclusive_released,
-    m.StoredTold: _changing_sequences(_stored_told),
-    m.SequencesRefused: _changing_sequences(_sequences_refused),
-    m.SequencesReset: _sequences_reset,
+RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
+    m.WriterRecorded: RecordStep(_writer_recorded, check=_check_recorded),
+    m.WritersExpired: RecordStep(_writers_expired, removes=True),
+    m.UptimeCounted: RecordStep(_uptime_counted, check=_check_uptime),
+    m.ExclusiveReleased: RecordStep(_exclusive_released, check=_check_released, removes=True),
+    m.StoredTold: RecordStep(_changing_sequences(_stored_told)),
+    m.SequencesRefused: RecordStep(_changing_sequences(_sequences_refused)),
+    m.SequencesReset: RecordStep(_sequences_reset, check=_check_reset),
 }

@@ -8,7 +8,7 @@ Only what is in use, and what the next checkpoint has to store, is in memory; th
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
@@ -19,6 +19,7 @@ from millrace.server.container.archive import Archive
 from millrace.server.container.dirty_set import DirtySet
 from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
+from millrace.server.container.kind import Kinds
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.tier2 import ChunkRecord
 from millrace.server.wal import AcceptedLoss
@@ -41,6 +42,7 @@ class StoredState:
     """What the last checkpoint has.
 
     Attributes:
+        kinds: of entities.
         archives: by kind, where the entities are that are not in memory.
         counts: by kind, how many entities there are.
         internal_count: how many of the segments are internal.
@@ -57,6 +59,7 @@ class StoredState:
         damages: of entities, which are refused.
     """
 
+    kinds: Kinds
     archives: Mapping[str, Archive[Any]]
     counts: Mapping[str, int]
     internal_count: int
@@ -75,16 +78,6 @@ class StoredState:
 
 LOST_NAME: Final = "lost/segment-"
 """The names of segments whose creation the log has lost begin so."""
-KINDS: Final = (
-    ("segments", "segment_id", "name"),
-    ("writers", "writer_number", "writer_id"),
-    ("streams", "stream_id", "name"),
-    ("transactions", "number", "name"),
-    ("producers", "number", "writer_id"),
-)
-"""Of entities, each with the attributes that are its number and its name."""
-TOUCHED_DETAILS: Final = ("chunks", "progress", "attributes", "sequences", "parts", "cuts")
-"""What an entity may have very much of: of these, the single rows that changed are stored."""
 
 
 class ContainerState:
@@ -101,19 +94,20 @@ class ContainerState:
         # Those of clients. Nothing has such a number before it is used, so none is looked for in the archive.
         self.reserved_ids = IdRanges()
         self.idle = IdleBudget(idle_bytes_max)
-        # By kind, as the checkpoint names it.
+        self.kinds = stored.kinds
+        # By the name of the kind.
         self.caches: dict[str, EntityCache[Any]] = {
-            kind: EntityCache(
-                number_of=attrgetter(number),
-                name_of=attrgetter(name),
-                archive=stored.archives[kind],
-                count=stored.counts[kind],
+            kind.name: EntityCache(
+                number_of=attrgetter(kind.table.key[0]),
+                name_of=attrgetter(kind.name_column),
+                archive=stored.archives[kind.name],
+                count=stored.counts[kind.name],
                 stored_below=stored.next_id,
                 size_of=attrgetter("memory_bytes"),
                 idle=self.idle,
                 is_unused=self.reserved_ids.is_unused,
             )
-            for kind, number, name in KINDS
+            for kind in stored.kinds
         }
         self.segments: EntityCache[Segment] = self.caches["segments"]
         self.writers: EntityCache[Writer] = self.caches["writers"]
@@ -140,7 +134,7 @@ class ContainerState:
         # In memory for all streams that have some, so that an append is checked without loading its stream.
         self.event_times = dict(stored.event_times)
         # Entities that the log contradicts.
-        self.quarantine = Quarantine(stored.damages)
+        self.quarantine = Quarantine(stored.kinds, stored.damages)
         # Change feeds for the policy loop: stream -> new configuration (None: deleted), what was written to which
         # stream, and streams whose cursors changed. The consumer clears them.
         self.reconfigured_streams: dict[int, str | None] = {}
@@ -154,7 +148,7 @@ class ContainerState:
         self.uptime_us = stored.uptime_us
         self.clock_history = stored.clock_history
         # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
-        self.touched: dict[str, DirtySet[tuple[int, Any]]] = {detail: DirtySet() for detail in TOUCHED_DETAILS}
+        self.touched: dict[str, DirtySet[tuple[int, Any]]] = {detail: DirtySet() for detail in self.kinds.touched}
         # Writers whose progress is forgotten in every segment, and streams on which that of every writer is.
         self.forgotten_writers: DirtySet[int] = DirtySet()
         self.forgotten_streams: DirtySet[int] = DirtySet()
@@ -186,21 +180,20 @@ class ContainerState:
 
         What is yielded is to be pinned before the next is asked for: which segments a stream has, it says itself.
         """
-        if required.segments:
-            yield self.segments, required.segments
-        if required.writers:
-            yield self.writers, required.writers
-        if required.transactions:
-            yield self.transactions, required.transactions
-        if required.producers:
-            yield self.producers, required.producers
-        for keys, is_open in ((required.streams, False), (required.open_streams, True)):
-            if keys:
-                yield self.streams, keys
-            for key in keys:
-                stream = self.streams.find(key) if isinstance(key, str) else self.streams.get(key)
-                if stream is not None:
-                    yield self.segments, stream.open_ids if is_open else stream.segment_ids
+        for cache, keys, segments_of in self.named(required):
+            yield cache, keys
+            if segments_of is not None:
+                for key in keys:
+                    if (entity := cache.lookup(key)) is not None:
+                        yield self.segments, segments_of(entity)
+
+    def named(
+        self, required: m.Required
+    ) -> Iterator[tuple[EntityCache[Any], Sequence[int | str], Callable[[Any], Sequence[int]] | None]]:
+        """Yield the keys that a message names, with their cache and what returns the segments that are meant too."""
+        for scope, keys in required.items():
+            kind, segments_of = self.kinds.scopes[scope]
+            yield self.caches[kind], keys, segments_of
 
     def admitted_segment(self, segment_id: int) -> Segment | None:
         """Return a segment, also one whose creation is queued; None if there is none. Blocks if it must be loaded."""
@@ -390,16 +383,9 @@ class ContainerState:
         """
         self.admitted_attribute_bytes = self.attribute_bytes
         self.exclusive_writers.admit_as_durable()
-        for segment in self.segments.present():
-            segment.admit_as_durable()
-        for writer in self.writers.present():
-            writer.admit_as_durable()
-        for transaction in self.transactions.present():
-            transaction.admit_as_durable()
-        for producer in self.producers.present():
-            producer.admit_as_durable()
-        for stream in self.streams.present():
-            stream.admit_as_durable()
+        for cache in self.caches.values():
+            for entity in cache.present():
+                entity.admit_as_durable()
 
     def link(self, link: LinkedExtent) -> None:
         """Put the bytes of a merged segment into the tail of its target; both are pinned.

@@ -16,6 +16,7 @@ quarantined, since the log before it is recycled.
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from millrace.server.container.kind import Kinds
 from millrace.server.errors import ContentLostError, SegmentDamagedError
 from millrace.wire import messages as m
 
@@ -23,28 +24,6 @@ from .segment import Segment
 
 CONTAINER: Final = "container"
 """The kind of damage that no single entity has: it is named, and nothing is refused for it."""
-NOUNS: Final = {
-    "segments": "segment",
-    "writers": "writer",
-    "streams": "stream",
-    "transactions": "transaction",
-    "producers": "producer",
-    CONTAINER: "container",
-}
-"""By the kind of an entity, what people call it."""
-PERMITTED_RECORDS: Final = (
-    m.SegmentTruncated,
-    m.SegmentDeleted,
-    m.StreamTruncated,
-    m.StreamStartMoved,
-    m.StreamDeleted,
-    m.TransactionsEnded,
-    m.OutcomesForgotten,
-    m.WritersExpired,
-    m.ExclusiveReleased,
-    m.ProducersForgotten,
-)
-"""Decisions about a damaged entity that are not refused: each only removes something."""
 
 
 class EntityDamage(NamedTuple):
@@ -72,7 +51,8 @@ class EntityDamage(NamedTuple):
     @property
     def entity(self) -> str:
         """The entity, for people."""
-        return f"{NOUNS[self.kind]} {self.number}" if self.number else NOUNS[self.kind]
+        noun = self.kind.removesuffix("s")
+        return f"{noun} {self.number}" if self.number else noun
 
     def __str__(self) -> str:
         return (
@@ -106,12 +86,14 @@ class Quarantine:
     """The damaged entities of a container.
 
     Args:
+        kinds: of the entities.
         stored: those that the last checkpoint has.
     """
 
-    __slots__ = ("_by_entity", "_news")
+    __slots__ = ("_by_entity", "_kinds", "_news")
 
-    def __init__(self, stored: Iterable[EntityDamage] = ()) -> None:
+    def __init__(self, kinds: Kinds, stored: Iterable[EntityDamage] = ()) -> None:
+        self._kinds = kinds
         self._by_entity = {(damage.kind, damage.number): damage for damage in stored}
         self._news: list[EntityDamage] = []
 
@@ -149,12 +131,12 @@ class Quarantine:
 
     def check_changeable(self, record: m.Record) -> None:
         """Raise ContentLostError if a decision would change a damaged entity."""
-        if isinstance(record, PERMITTED_RECORDS):
+        if self._kinds.records[type(record)].removes:
             return
         named = m.required_entities(record)
-        for kind in self._kinds():
-            for number in named.of_kind(kind):
-                damage = self._by_entity.get((kind, number))
+        for kind in {kind for kind, _ in self._by_entity} - {CONTAINER}:
+            for number in self._kinds.named(kind, named):
+                damage = self._by_entity.get((kind, number)) if isinstance(number, int) else None
                 if damage is not None and not damage.accepted:
                     raise damage.error()
 
@@ -169,6 +151,3 @@ class Quarantine:
         damage = self._by_entity.get(("segments", segment.segment_id))
         if damage is not None and offset >= segment.length:
             raise segment.error(SegmentDamagedError, f"{damage}; what the log says of it ends at {segment.length}")
-
-    def _kinds(self) -> set[str]:
-        return {kind for kind, _ in self._by_entity} - {CONTAINER}

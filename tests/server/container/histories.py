@@ -74,7 +74,7 @@ class History(TransactionSteps):
 
     state: ContainerState = field(default_factory=new_state)
     # What was applied, one item in each batch, and by what clock.
-    items: list[tuple[AppendRun | m.Message, int]] = field(default_factory=list)
+    items: list[tuple[AppendRun | m.Record, int]] = field(default_factory=list)
     clock_us: int = 1_700_000_000_000_000
 
     def step(self, kind: str, choice: int, amount: int) -> None:
@@ -82,10 +82,10 @@ class History(TransactionSteps):
         getattr(self, kind)(choice, amount)
 
     @property
-    def records(self) -> list[m.Message]:
+    def records(self) -> list[m.Record]:
         return [item for item, _ in self.items if not isinstance(item, AppendRun)]
 
-    def apply(self, item: AppendRun | m.Message) -> None:
+    def apply(self, item: AppendRun | m.Record) -> None:
         self.items.append((item, self.clock_us))
         apply(self.state, item, wall_time_us=self.clock_us)
 

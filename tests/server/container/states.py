@@ -2,6 +2,7 @@
 
 from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
@@ -28,10 +29,10 @@ class EmptyArchive:
 
 def new_state(*, idle_bytes_max: int = IDLE_BYTES_MAX) -> ContainerState:
     """Return the state of a container before anything happened, without a checkpoint."""
-    kinds = ("segments", "writers", "streams", "transactions", "producers")
     stored = StoredState(
-        archives=dict.fromkeys(kinds, EmptyArchive()),
-        counts=dict.fromkeys(kinds, 0),
+        kinds=KINDS,
+        archives={kind.name: EmptyArchive() for kind in KINDS},
+        counts={kind.name: 0 for kind in KINDS},
         internal_count=0,
         attribute_bytes=0,
         next_id=FIRST_ID,

@@ -193,7 +193,7 @@ def test_a_decision_is_accepted_if_and_only_if_the_fold_applies_its_record(
     for item in (*PRELUDE, *items):
         apply(state, checked_record(decoded(item)) if isinstance(item, m.Record) else item)
     state.admit_as_durable()
-    state.quarantine = Quarantine()
+    state.quarantine = Quarantine(state.kinds)
     record = decoded(record)
 
     with pin_items(state, [record]):

@@ -10,6 +10,7 @@ import pytest
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
 from millrace.server.container import entity_cache
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.loader import BATCH_COUNT_MAX, EntityLoader
 from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
@@ -69,9 +70,9 @@ class SlowArchive:
 
 def state_over(archive: SlowArchive, *, idle_bytes_max: int = 0) -> ContainerState:
     stored = StoredState(
-        archives={"segments": archive}
-        | dict.fromkeys(("writers", "streams", "transactions", "producers"), EmptyArchive()),
-        counts={"segments": COUNT // 2, "writers": 0, "streams": 0, "transactions": 0, "producers": 0},
+        kinds=KINDS,
+        archives={kind.name: EmptyArchive() for kind in KINDS} | {"segments": archive},
+        counts={kind.name: 0 for kind in KINDS} | {"segments": COUNT // 2},
         internal_count=0,
         attribute_bytes=0,
         next_id=COUNT + 1,

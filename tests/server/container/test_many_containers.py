@@ -12,6 +12,7 @@ from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.environment import ContainerEnvironment
 from millrace.server.container.ids import container_of, scope_of
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.local import next_epoch
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.segment_commands import SegmentCommands
@@ -56,7 +57,7 @@ class Home:
 
     async def environment(self, cache: PageCache, *, number: int | None = None) -> ContainerEnvironment:
         self.files.make_directories(self.path.parent)
-        checkpoints = CheckpointStore(self.files, self.path)
+        checkpoints = CheckpointStore(self.files, self.path, KINDS)
         storage = ScopedStorage(self.storage, scope_of(self.number))
         return ContainerEnvironment(
             container=self.number if number is None else number,

@@ -25,7 +25,7 @@ class TransactionSteps(ABC):
     clock_us: int
 
     @abstractmethod
-    def apply(self, item: AppendRun | m.Message) -> None: ...
+    def apply(self, item: AppendRun | m.Record) -> None: ...
 
     @abstractmethod
     def _append(

@@ -10,6 +10,7 @@ from typing import Any
 from millrace.model.block_packing import pack_block
 from millrace.model.key_range import KEY_SPACE, equal_ranges
 from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container.checkpoint.stream_tables import StreamArchive
 from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
@@ -126,7 +127,7 @@ async def streams_in(
     )
     uptime = Uptime(opened.container, WritersOptions(), boot=boot)
     controller = StreamCommands(opened.container)
-    catalog = Catalog(opened.container.state, opened.checkpoints.streams)
+    catalog = Catalog(opened.container.state, opened.checkpoints.archive(StreamArchive))
     runner = ScalingLoop(
         container=opened.container,
         streams=controller,

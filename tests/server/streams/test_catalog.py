@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.container.checkpoint.reader import CheckpointReader, StreamArchive
-from millrace.server.container.checkpoint.stream_tables import STREAMS
+from millrace.server.container.checkpoint.reader import CheckpointReader
+from millrace.server.container.checkpoint.stream_tables import STREAMS, StreamArchive
 from millrace.server.container.flush.flusher import Flusher
 from millrace.server.streams import Catalog
 from tests.server.streams.containers import streams_in

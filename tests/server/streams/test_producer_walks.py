@@ -10,7 +10,9 @@ import pytest
 from millrace.model.errors import MillraceError
 from millrace.model.producer import Producer, ProducerRow, ProducerVerdict
 from millrace.model.transaction import TransactionState
-from millrace.server.container.state import apply, apply_transactions
+from millrace.server.container.kind import RecordStep
+from millrace.server.container.kinds import KINDS
+from millrace.server.container.state import apply_transactions
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.streams import producer_commands, transaction_commands
 from millrace.server.streams.producer_commands import ProducerCommands
@@ -159,12 +161,12 @@ def a_refused_commit_drops_nothing(patch: Patch) -> None:
 
 @mutant
 def a_takeover_is_not_applied(patch: Patch) -> None:
-    patch.setitem(apply._APPLIERS, m.ProducerTaken, lambda batch, record: None)
+    patch.setitem(KINDS.records, m.ProducerTaken, RecordStep(lambda batch, record: None))
 
 
 @mutant
 def a_reset_is_not_applied(patch: Patch) -> None:
-    patch.setitem(apply._APPLIERS, m.ProducerReset, lambda batch, record: None)
+    patch.setitem(KINDS.records, m.ProducerReset, RecordStep(lambda batch, record: None))
 
 
 @mutant

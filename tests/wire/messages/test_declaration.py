@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
-from millrace.wire.messages.declaration import U8, Entity, Required, message
+from millrace.wire.messages.declaration import U8, WRITERS, Required, message
 from tests.support.strategies import fields_of, unrenamed, values_of
 from tests.support.tables import table
 
@@ -188,7 +188,7 @@ def test_every_field_that_names_something_says_so(cls: type[m.Message]) -> None:
 
     assert set(found) == set(naming_fields(cls))
     for name, kind in naming_fields(cls).items():
-        assert found[name].value == kind or (not kind and found[name] is not Entity.WRITER)
+        assert found[name].scope == kind or (not kind and found[name] != WRITERS)
 
 
 def values_of_field(request: m.Message, name: str) -> Any:
@@ -212,10 +212,11 @@ def test_what_is_named_is_what_is_in_the_fields(drawn: st.DataObject) -> None:
     request = cls(**fields)
     required = m.required_entities(request)
 
-    for kind in Entity:
-        named = [values_of_field(request, name) for name, entity in cls.entity_fields if entity is kind]
+    for marked in {names for _, names in cls.entity_fields}:
+        named = [values_of_field(request, name) for name, names in cls.entity_fields if names == marked]
         keys = [key for value in named for key in (value if isinstance(value, list) else [value])]
-        assert list(getattr(required, kind.value)) == [key for key in keys if key]
+        assert list(required.pop(marked.scope, ())) == [key for key in keys if key]
+    assert not required
 
 
 def all_items(cls: type[Any]) -> Iterator[type[Any]]:

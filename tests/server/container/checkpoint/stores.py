@@ -8,6 +8,7 @@ from pathlib import Path
 from millrace.server.container.checkpoint.checkpoint import Checkpoint
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.host.files import OsFileSystem
@@ -74,7 +75,7 @@ def restore(store: CheckpointStore, data: bytes) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[CheckpointStore]:
-    store = CheckpointStore(OsFileSystem(), path, progress_steps_count=100)
+    store = CheckpointStore(OsFileSystem(), path, KINDS, progress_steps_count=100)
     try:
         yield store
     finally:

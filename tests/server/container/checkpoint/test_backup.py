@@ -25,6 +25,7 @@ from millrace.server.container.checkpoint.backup import (
 from millrace.server.container.checkpoint.checkpoint import CheckpointVersion
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import ChunkCorruptError, ChunkIdentityError
 from millrace.server.host.files import OsFileSystem
@@ -45,7 +46,7 @@ GOLDEN = Path(__file__).parents[3] / "golden" / "checkpoint_copy_v1.hex"
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[CheckpointStore]:
     """A checkpoint to be copied."""
-    store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db")
+    store = CheckpointStore(OsFileSystem(), tmp_path / "checkpoint.db", KINDS)
     store.load()
     past = history(*[("create", 0, number) for number in range(40)], state=state_of(store, None))
     store.save(take_rows(past.state), sequence=5, replay_from=4, container_epoch=1)
@@ -116,7 +117,7 @@ async def test_a_copy_of_several_parts_comes_back_whole(tmp_path: Path, store: C
     storage = FaultyStorage()
     copy = await copied(storage, store)
     content = store.copy_path.read_bytes()
-    other = CheckpointStore(OsFileSystem(), tmp_path / "restored")
+    other = CheckpointStore(OsFileSystem(), tmp_path / "restored", KINDS)
 
     assert await version_of_copy(storage, copy, owner=OWNER) == CheckpointVersion(5, 1, 4)
     await restore_copy(storage, copy, other, owner=OWNER)
@@ -222,7 +223,7 @@ async def test_a_copy_that_is_another_one_replaces_nothing(tmp_path: Path, store
         newer = await copied(storage, store, number=3, owner=LogOwner(3, uuid.UUID(int=8)))
     else:
         newer = await copied(storage, store, sequence=6)
-    target = CheckpointStore(OsFileSystem(), tmp_path / "restored")
+    target = CheckpointStore(OsFileSystem(), tmp_path / "restored", KINDS)
     target.path.write_bytes(b"what was there")
 
     with pytest.raises(ChunkCorruptError, match="several checkpoints" if what == "forged" else "the file holds part"):

@@ -3,6 +3,8 @@ import pytest
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.policy import StreamConfig
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.checkpoint.stream_tables import StreamArchive
+from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.state.labels import tag_label
 from millrace.server.errors import StorageError
 from millrace.wire import messages as m
@@ -18,9 +20,10 @@ def test_idle_writers_are_found_a_page_at_a_time(store: CheckpointStore) -> None
     state.writers[2].seen_uptime_us = 50
     save(store, state, 1)
 
+    writers = store.archive(WriterArchive)
     pages = []
     after = 0
-    while page := store.writers.idle(before_uptime_us=6, marks_before_uptime_us=0, after=after, count_max=3):
+    while page := writers.idle(before_uptime_us=6, marks_before_uptime_us=0, after=after, count_max=3):
         pages.append(page)
         after = page[-1]
 
@@ -37,9 +40,15 @@ def test_marks_have_a_border_of_their_own(store: CheckpointStore) -> None:
         apply(state, m.WritersExpired(expired_us=1, marked=[number], forgotten=[]))
     save(store, state, 1)
 
-    idle = store.writers.idle(before_uptime_us=6, marks_before_uptime_us=60, after=0, count_max=9)
+    writers = store.archive(WriterArchive)
+    idle = writers.idle(before_uptime_us=6, marks_before_uptime_us=60, after=0, count_max=9)
 
-    assert [store.writers.marks_seen_from(newest_count=count) for count in (1, 2, 3, 4)] == [60, 60, 40, 0]
+    assert [writers.marks_seen_from(newest_count=count) for count in (1, 2, 3, 4)] == [
+        60,
+        60,
+        40,
+        0,
+    ]
     assert idle == [1, 3, 4, 5]
 
 
@@ -60,7 +69,7 @@ def test_streams_are_found_by_label_and_prefix(store: CheckpointStore) -> None:
     save(store, state, 1)
 
     def names(tag: str, prefix: str, after: str, count_max: int) -> list[str]:
-        found = store.streams.labelled(tag_label(tag), prefix=prefix, after=after, count_max=count_max)
+        found = store.archive(StreamArchive).labelled(tag_label(tag), prefix=prefix, after=after, count_max=count_max)
         assert all(state.streams[stream_id].name == name for name, stream_id in found)
         return [name for name, _ in found]
 

@@ -1,6 +1,8 @@
-from millrace.server.container.checkpoint.schema import FORMAT, META, TABLES
+from millrace.server.container.checkpoint.schema import FORMAT, Schema
+from millrace.server.container.kinds import KINDS
 
 
 def test_no_two_tables_share_a_number() -> None:
-    numbers = [table.number for table in (FORMAT, META, *TABLES)]
+    schema = Schema(KINDS)
+    numbers = [table.number for table in (FORMAT, schema.meta, *schema.tables)]
     assert len(set(numbers)) == len(numbers)

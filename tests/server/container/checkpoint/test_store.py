@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import (
     CheckpointDamagedError,
@@ -281,6 +282,7 @@ def test_an_export_takes_little_memory(tmp_path: Path) -> None:
 import re
 from pathlib import Path
 from millrace.server.container.checkpoint.store import CheckpointStore
+from millrace.server.container.kinds import KINDS
 from millrace.server.host.files import OsFileSystem
 
 store = CheckpointStore(OsFileSystem(), Path({str(path)!r}))
@@ -374,7 +376,7 @@ def test_a_power_loss_leaves_the_checkpoint_before_or_after_a_save() -> None:
         files = MemoryFileSystem()
         files.make_directories(Path("/data"))
         files.sync_directory(Path("/data"))
-        store = CheckpointStore(files, Path("/data/checkpoint.db"))
+        store = CheckpointStore(files, Path("/data/checkpoint.db"), KINDS)
         past = history(("create", 0, 0), ("append_as_writer", 0, 5), state=empty_state(store))
         save(store, past.state, 10)
         kept = durable_view(past.state)
@@ -384,7 +386,7 @@ def test_a_power_loss_leaves_the_checkpoint_before_or_after_a_save() -> None:
             save(store, past.state, 11)
         files.crash(seed)
 
-        store = CheckpointStore(files, Path("/data/checkpoint.db"))
+        store = CheckpointStore(files, Path("/data/checkpoint.db"), KINDS)
         checkpoint = loaded(store)
         assert checkpoint.sequence == 10
         assert durable_view(state_of(store, checkpoint)) == kept
@@ -397,7 +399,7 @@ def test_a_first_save_that_fails_can_be_made_again() -> None:
     def first_save(*, failing_step: int) -> int:
         files = SteppedFileSystem()
         files.make_directories(Path("/data"))
-        store = CheckpointStore(files, Path("/data/checkpoint.db"))
+        store = CheckpointStore(files, Path("/data/checkpoint.db"), KINDS)
         past = history(("create", 0, 0), state=empty_state(store))
         before = files.step_count
         files.refuses = lambda step, path, is_change: step == before + failing_step
@@ -419,7 +421,7 @@ def test_a_disk_that_is_full_takes_the_checkpoint_when_there_is_room() -> None:
     """Behaviour 44."""
     files = MemoryFileSystem()
     files.make_directories(Path("/data"))
-    store = CheckpointStore(files, Path("/data/checkpoint.db"))
+    store = CheckpointStore(files, Path("/data/checkpoint.db"), KINDS)
     past = history(("create", 0, 0), state=empty_state(store))
     save(store, past.state, 10)
     past.step("create", 1, 0)

@@ -4,13 +4,13 @@ from itertools import pairwise
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
-from millrace.server.container.checkpoint.kind import Detail
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.checkpoint.stream_tables import CUTS, STREAMS
-from millrace.server.container.checkpoint.table import json_text, range_texts
+from millrace.server.container.checkpoint.stream_tables import CUTS, STREAMS, StreamArchive
+from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream
+from millrace.server.container.table import json_text, range_texts
 from millrace.wire import messages as m
 from tests.server.container.checkpoint.stores import empty_state, save
 from tests.server.container.histories import apply, history
@@ -99,7 +99,7 @@ def test_each_change_of_a_stream_is_stored(store: CheckpointStore) -> None:
         nonlocal sequence
         sequence += 1
         save(store, state, sequence)
-        assert same(store.streams.load(STREAM_ID), state.streams[STREAM_ID])
+        assert same(store.archive(StreamArchive).load(STREAM_ID), state.streams[STREAM_ID])
 
     check()
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_each_change_of_a_stream_is_stored(store: CheckpointStore) -> None:
     apply(state, m.StreamSealed(STREAM_ID))
     apply(state, m.StreamDeleted(STREAM_ID))
     save(store, state, sequence + 1)
-    assert store.streams.load(STREAM_ID) is None
+    assert store.archive(StreamArchive).load(STREAM_ID) is None
     assert not take_rows(state).added[CUTS]
 
 
@@ -165,6 +165,6 @@ def test_a_stream_of_an_earlier_version_is_stored_whole_once(store: CheckpointSt
     taken = take_rows(state)  # this one is not stored
     assert sum(row[1] == EPOCH_ROW for row in taken.added[CUTS]) == 22
     save(store, state, 2)
-    assert same(store.streams.load(STREAM_ID), stream)
+    assert same(store.archive(StreamArchive).load(STREAM_ID), stream)
     scale(state)
     assert sorted(row[1] for row in take_rows(state).added[CUTS]) == [PART_ROW] * 3 + [EPOCH_ROW]

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.server.container.checkpoint.rows import take_rows
-from millrace.server.container.checkpoint.schema import FORMAT, FORMAT_VERSION, PRODUCT, TABLES, schema
+from millrace.server.container.checkpoint.schema import FORMAT, FORMAT_VERSION, PRODUCT, Schema
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import verify_rows
+from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import (
     CheckpointDamagedError,
@@ -31,12 +32,13 @@ from tests.server.container.checkpoint.stores import (
 from tests.server.container.histories import History, apply, durable_view, run_of
 from tests.support.examples import examples
 
+SCHEMA = Schema(KINDS)
 PAGE_ROWS_COUNT = 10
 
 
 def stored(path: Path, *, writer_count: int) -> Path:
     """Store a segment that so many writers have written to."""
-    store = CheckpointStore(OsFileSystem(), path)
+    store = CheckpointStore(OsFileSystem(), path, KINDS)
     store.load()
     state = state_of(store, None)
     state.next_id = writer_count + 2
@@ -61,7 +63,7 @@ def steps_of_verification(path: Path) -> int:
 
     with contextlib.closing(OsFileSystem().database(path)) as connection:
         connection.set_progress_handler(count, 10)
-        verify_rows(connection, path, page_rows_count=PAGE_ROWS_COUNT)
+        verify_rows(connection, SCHEMA, path, page_rows_count=PAGE_ROWS_COUNT)
     return steps
 
 
@@ -77,7 +79,7 @@ def test_a_row_that_its_index_does_not_lead_to_is_damage(tmp_path: Path, writer_
     """Behaviour 41: also on the border of a page of rows that begin with the same key."""
     path = stored(tmp_path / "checkpoint.db", writer_count=25)
     with contextlib.closing(OsFileSystem().database(path)) as connection:
-        verify_rows(connection, path, page_rows_count=PAGE_ROWS_COUNT)
+        verify_rows(connection, SCHEMA, path, page_rows_count=PAGE_ROWS_COUNT)
         # As if the index had not heard of a change of this row.
         (sql,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'progress_by_writer_number'").fetchone()
         connection.execute("DROP INDEX progress_by_writer_number")
@@ -86,7 +88,7 @@ def test_a_row_that_its_index_does_not_lead_to_is_damage(tmp_path: Path, writer_
         connection.execute("UPDATE sqlite_master SET sql = ? WHERE name = 'progress_by_writer_number'", [sql])
     with contextlib.closing(OsFileSystem().database(path)) as connection:
         with pytest.raises(CheckpointDamagedError, match="does not lead to 1 rows of progress"):
-            verify_rows(connection, path, page_rows_count=PAGE_ROWS_COUNT)
+            verify_rows(connection, SCHEMA, path, page_rows_count=PAGE_ROWS_COUNT)
 
 
 # --- what a store tells of it ---
@@ -167,7 +169,7 @@ def test_a_truncated_file_is_damage(store: CheckpointStore, path: Path, rich_cop
         store.load()
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: str(table.name))
+@pytest.mark.parametrize("table", SCHEMA.tables, ids=lambda table: str(table.name))
 def test_a_lost_row_is_damage(store: CheckpointStore, path: Path, rich_copy: bytes, table: Any) -> None:
     def rows() -> int:
         (count,) = connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()
@@ -180,7 +182,8 @@ def test_a_lost_row_is_damage(store: CheckpointStore, path: Path, rich_copy: byt
             f"DELETE FROM {table.name} WHERE {table.key[0]} = (SELECT max({table.key[0]}) FROM {table.name})"
         )
         assert rows() < before
-        connection.execute(next(text for text in schema() if text.startswith(f"CREATE TRIGGER {table.name}_delete ")))
+        trigger = f"CREATE TRIGGER {table.name}_delete "
+        connection.execute(next(text for text in SCHEMA.statements() if text.startswith(trigger)))
     with pytest.raises(CheckpointDamagedError):
         store.load()
 

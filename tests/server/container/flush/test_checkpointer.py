@@ -15,6 +15,7 @@ from millrace.server.container.checkpoint.rows import CheckpointRows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import VERIFIED_PAGE_ROWS_COUNT
 from millrace.server.container.flush.checkpointer import Checkpointer
+from millrace.server.container.kinds import KINDS
 from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
@@ -94,7 +95,7 @@ class HeldStore(CheckpointStore):
     """A store whose saves wait before they begin, until they may."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(OsFileSystem(), path)
+        super().__init__(OsFileSystem(), path, KINDS)
         self.sequences: list[int] = []
         self.may_begin = threading.Event()
 

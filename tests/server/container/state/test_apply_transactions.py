@@ -34,7 +34,7 @@ COMMITTED = m.TransactionCommitted(
 )
 
 
-def with_stream(*records: m.Message) -> ContainerState:
+def with_stream(*records: m.Record) -> ContainerState:
     state = new_state()
     for record in (CREATED, *records):
         apply(state, record)
@@ -130,7 +130,7 @@ def test_reserved_ids_are_not_given_to_others() -> None:
     ],
     ids=lambda record: str(record.type.name),
 )
-def test_applying_a_record_twice_is_applying_it_once(last: m.Message) -> None:
+def test_applying_a_record_twice_is_applying_it_once(last: m.Record) -> None:
     records = [m.IdsReserved(4, 50), BEGUN, PARTS, last]
     twice = [record for record in records for _ in range(2)]
     once, again = with_stream(*records), with_stream(*twice)

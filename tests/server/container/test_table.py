@@ -4,10 +4,10 @@ import pytest
 
 from millrace.model.checksum import crc32c
 from millrace.model.key_range import KeyRange
-from millrace.server.container.checkpoint import table as table_module
+from millrace.server.container import table as table_module
 from millrace.server.container.checkpoint.segment_tables import ATTRIBUTES, PROGRESS, SEGMENTS
-from millrace.server.container.checkpoint.table import places_of_texts, range_of_texts, range_texts
 from millrace.server.container.checkpoint.writer_tables import WRITERS
+from millrace.server.container.table import places_of_texts, range_of_texts, range_texts
 from tests.support.tables import table
 
 

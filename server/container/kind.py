@@ -1,0 +1,131 @@
+"""A kind of entity, as the one declaration from which the container derives all else about it.
+
+From a `Kind` follow its cache, what requests and records can name of it, the records of the log that change it, its
+tables in the checkpoint, how it is read back, its verification, and what `inspect` shows. All kinds of a container are
+one `Kinds`; the list is in `kinds`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from millrace.wire import messages as m
+
+from .archive import Archive
+from .table import Row, Table
+
+Entity = TypeVar("Entity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail(Generic[Entity]):
+    """A table with any number of rows for each entity of a kind; its first column is the number of the entity.
+
+    Attributes:
+        table: where they are.
+        load: puts the rows of an entity, in the order of their keys, into it. Its number is left out of them. None if
+            they are not loaded with it.
+        rows: returns all rows of an entity, without its number: they are replaced whenever the entity has changed.
+        row: returns the row of one key of an entity, None if it has none: for tables of which the state says what
+            changed row by row (`ContainerState.touch`, by the name of the table), since an entity may have very many.
+        take_unwritten: returns the keys of rows that an entity has and that were never stored as rows, once.
+    """
+
+    table: Table
+    load: Callable[[Entity, list[Row]], None] | None = None
+    rows: Callable[[Entity], Iterable[Row]] | None = None
+    row: Callable[[Entity, Any], Row | None] | None = None
+    take_unwritten: Callable[[Entity], Iterable[Any]] | None = None
+
+
+class RecordStep(NamedTuple):
+    """What the fold does with a record of the log.
+
+    Attributes:
+        apply: changes the state; called with the `CurrentBatch` and the record.
+        check: called in the same way; raises UnfitRecordError if it does not fit the state, and changes nothing.
+        removes: whether the record only removes something, so that it is allowed for a damaged entity.
+    """
+
+    apply: Callable[[Any, Any], None]
+    check: Callable[[Any, Any], None] | None = None
+    removes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[Entity]):
+    """A kind of entity with a number and a name.
+
+    Attributes:
+        table: with one row for each entity; its key is the number. The kind is called as its table.
+        name_column: the column, and the attribute of an entity, with its name.
+        row: returns the row of an entity.
+        load: makes an entity of its row; its admitted view is the durable one.
+        details: what else is stored of it.
+        archive: makes what reads the stored entities, with the queries of this kind, of a `CheckpointReader`.
+        records: what each of its records does.
+        scopes: further names under which a message can name entities (see `m.Names`), each with what returns the
+            segments that are meant with an entity.
+    """
+
+    table: Table
+    name_column: str
+    row: Callable[[Entity], Row]
+    load: Callable[..., Entity]
+    details: tuple[Detail[Entity], ...] = ()
+    archive: "Callable[[Any, Kind[Entity]], Archive[Entity]]"
+    records: Mapping[type[m.Record], RecordStep] = field(default_factory=dict)
+    scopes: Mapping[str, Callable[[Entity], Sequence[int]]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the kind: a plural."""
+        return self.table.name
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """All tables of the kind."""
+        return (self.table, *(detail.table for detail in self.details))
+
+    def restore(self, row: Row, rows_of: Callable[[Table], list[Row]]) -> Entity:
+        """Return an entity from its row; `rows_of` returns its rows in another table, in the order of their keys."""
+        entity = self.load(**dict(zip(self.table.columns[:-1], row, strict=True)))
+        for detail in self.details:
+            if detail.load is not None:
+                detail.load(entity, [each[1:] for each in rows_of(detail.table)])
+        return entity
+
+
+class Kinds:
+    """The kinds of a container, in the order of their tables.
+
+    Attributes:
+        tables: of all kinds.
+        records: what each record does, of all kinds.
+        touched: the names of the details that are stored row by row.
+        scopes: of all kinds: the kind of the entities, and what returns the segments that are meant with one.
+    """
+
+    def __init__(self, *kinds: Kind[Any]) -> None:
+        self._by_name: Final = {kind.name: kind for kind in kinds}
+        self.tables: Final = tuple(table for kind in kinds for table in kind.tables)
+        self.records: Final = {record: step for kind in kinds for record, step in kind.records.items()}
+        self.touched: Final = tuple(
+            detail.table.name for kind in kinds for detail in kind.details if detail.row is not None
+        )
+        self.scopes: Final[Mapping[str, tuple[str, Callable[[Any], Sequence[int]] | None]]] = {
+            **{kind.name: (kind.name, None) for kind in kinds},
+            **{scope: (kind.name, segments) for kind in kinds for scope, segments in kind.scopes.items()},
+        }
+
+    def __iter__(self) -> Iterator[Kind[Any]]:
+        return iter(self._by_name.values())
+
+    def __getitem__(self, name: str) -> Kind[Any]:
+        return self._by_name[name]
+
+    def named(self, kind: str, required: m.Required) -> Iterator[int | str]:
+        """Yield the keys of all entities of a kind that a message names."""
+        for scope, keys in required.items():
+            if self.scopes[scope][0] == kind:
+                yield from keys
