@@ -285,7 +285,7 @@ from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.kinds import KINDS
 from millrace.server.host.files import OsFileSystem
 
-store = CheckpointStore(OsFileSystem(), Path({str(path)!r}))
+store = CheckpointStore(OsFileSystem(), Path({str(path)!r}), KINDS)
 store.load()
 
 def most_bytes():
