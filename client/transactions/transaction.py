@@ -179,7 +179,12 @@ class Transaction(BranchWriter):
             self.joined = info.number != number
             return info
 
-        info = await self._identities.use(1, begin)
+        while True:
+            try:
+                info = await self._identities.use(1, begin)
+            except TransactionAbortedError:
+                continue  # it began, its answer was lost, and it ended before it was asked for again: nothing is in it
+            break
         self._branch = new_branch() if self.joined else IMPLICIT_BRANCH
         found = [Route.of(stream) for stream in info.streams]
         if self.joined and len(found) > 1:

@@ -176,6 +176,31 @@ async def test_an_event_that_was_given_up_is_not_left_out_of_the_commit(server: 
         assert await values_of(client, STREAM) == []
 
 
+async def test_one_that_ended_before_it_was_known_to_have_begun_begins_again(server: Server) -> None:
+    """Its lease may run out while the connection is lost. Nobody has written to it, so another number does as well."""
+    async with (
+        relay_to(server.address) as relay,
+        millrace.connect(server.address) as other,
+        millrace.connect(relay.address, options=ClientOptions(backoff=Backoff(first_s=0.01, limit_s=0.1))) as client,
+    ):
+        await client.create_stream(STREAM, FOUR)
+        async with client.transaction(STREAM) as transaction:  # so that numbers are reserved
+            transaction.write(b"0", key="k")
+        open_transactions = server.opened.container.state.open_transactions
+        relay.lead_to("127.0.0.1:1")
+        relay.cut_after(0, to_server=False)
+        beginning = asyncio.create_task(client.begin_transaction(STREAM, name="order-1"))
+        await until(lambda: len(open_transactions) == 1)
+        (number,) = open_transactions.by_number
+        await other.abort_transaction(number=number)
+        relay.lead_to(server.address)
+        transaction = await beginning
+        assert transaction.number != number
+        transaction.write(b"1", key="k")
+        await transaction.commit()
+        assert sorted(await values_of(client, STREAM)) == [b"0", b"1"]
+
+
 async def test_numbers_that_became_void_are_taken_anew(tmp_path: Path, files: MemoryFileSystem) -> None:
     """Behaviour 31: with a power loss at each step of the first transaction that the server sees after a start."""
     options = server_options(tmp_path)
