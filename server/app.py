@@ -49,11 +49,11 @@ from millrace.server.host.tokens import TokenGate
 from .cache import PageCache
 from .errors import OwnedElsewhereError, OwnerFencedError, OwnershipReleasedError, ServerError, UnsupportedStoreError
 from .folder import check_writable
-from .hand_over import HandOver
-from .history import History
+from .hosting.backend import Backend
+from .hosting.hand_over import HandOver
+from .hosting.services import ContainerServices
 from .object_store import ObjectStore, StoreMonitor, when_there_is_room
 from .options import ServerOptions
-from .services import ContainerServices
 from .tier2 import ChunkStorage
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Server:
         self._threads = threads
         self._metrics = Metrics()
         self._store_monitor = StoreMonitor(self._metrics, self._clock)
-        self._history = History(
+        self._backend = Backend(
             options,
             files=self._files,
             clock=self._clock,
@@ -234,7 +234,7 @@ class Server:
             if options.console is not None:  # it says that the container is being recovered, while it is
                 with listening(options.console):
                     self._console = self._open_console(options.console)
-            await self._history.open()
+            await self._backend.open()
             opening = partial(self._open_container, is_standby=options.standby)
             await when_there_is_room(opening, name="container", clock=self._clock)
             if options.has_remote_log:
@@ -290,7 +290,7 @@ class Server:
         ending = asyncio.create_task(self._ended.wait(), name="end of the start")
         try:
             await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
-            if self._history.standing_by:
+            if self._backend.standing_by:
                 starting.cancel()
             await asyncio.wait([starting])
         finally:
@@ -351,7 +351,7 @@ class Server:
             "cache": self._cache.statistics(),
             "front": replace(self.counters),
             "feed": replace(self._feed_counters),
-            "history": self._history.statistics(),
+            "history": self._backend.statistics(),
         }
         if services is None:  # the container is being recovered
             return parts
@@ -390,16 +390,16 @@ class Server:
         if self._stopping:
             return "the server is shutting down"
         if opened is None:
-            state = self._history.standing_by or "the container is being recovered"
-            return "; ".join(filter(None, [state, self._history.health()]))
+            state = self._backend.standing_by or "the container is being recovered"
+            return "; ".join(filter(None, [state, self._backend.health()]))
         if self._recovering:
             return opened.container.refusal or "connections to the container before its recovery are being ended"
         statistics = opened.container.log.statistics()
         if statistics.write_age_s > STALL_WARNING_S:
             place = "object store" if self.options.has_remote_log else "disk"
             stalled = f"the {place} of the log has not answered for {statistics.write_age_s:.1f} s"
-            return "; ".join(filter(None, [stalled, self._history.health()]))
-        problem = opened.container.refusal or self._history.health()
+            return "; ".join(filter(None, [stalled, self._backend.health()]))
+        problem = opened.container.refusal or self._backend.health()
         return "; ".join(filter(None, [problem, self._disk_health(opened)]))
 
     def _disk_health(self, opened: OpenContainer) -> str:
@@ -419,24 +419,24 @@ class Server:
         return None if services is None else services.opened
 
     async def _open_container(self, *, is_standby: bool = False) -> None:
-        options, history = self.options, self._history
+        options, backend = self.options, self._backend
         environment = await local_environment(
             CONTAINER,
-            history.folder.container(CONTAINER),
+            backend.folder.container(CONTAINER),
             files=self._files,
-            storage=history.storage,
+            storage=backend.storage,
             container_options=options.container,
             wal_options=options.wal,
             clock=self._clock,
             metrics=self._metrics,
-            server_id=history.folder.server_id,
+            server_id=backend.folder.server_id,
             cache=self._cache,
             page_size_bytes=options.tier2.page_size_bytes,
             on_failure=self._container_failed,
-            claim=partial(history.claim, CONTAINER, is_standby=is_standby),
-            store=history.store,
-            reserve=history.reserve,
-            room=history.room,
+            claim=partial(backend.claim, CONTAINER, is_standby=is_standby),
+            store=backend.store,
+            reserve=backend.reserve,
+            room=backend.room,
             threads=self._threads,
         )
         services = ContainerServices(await open_container(environment), options)
@@ -444,8 +444,8 @@ class Server:
         services.start(self._supervisor)
         container = services.opened.container
         # Since before it could tell, or be told.
-        if history.fence is not None:
-            container.fenced(history.fence)
+        if backend.fence is not None:
+            container.fenced(backend.fence)
         elif container.loss is None and container.must_recover:
             self._recover()
 
@@ -482,7 +482,7 @@ class Server:
 
     async def _open_again(self) -> None:
         """Open the container again, until that succeeds; meanwhile the one in memory answers reads."""
-        before, folder = self._open, self._history.folder.container(CONTAINER)
+        before, folder = self._open, self._backend.folder.container(CONTAINER)
         assert before is not None
         await self._supervisor.stop()
         delay_s = REOPEN_DELAY_S
@@ -494,7 +494,7 @@ class Server:
                     await self._open_container()
                 break
             except (OwnedElsewhereError, OwnerFencedError, UnsupportedStoreError) as error:
-                self._history.fenced(OwnerFencedError(str(error)))
+                self._backend.fenced(OwnerFencedError(str(error)))
                 break
             except (ServerError, OSError) as error:
                 logger.error("recovery failed retry_after_s=%.1f error=%s", delay_s, error)
@@ -521,9 +521,9 @@ class Server:
         """Return what gives up the container if the disk of this machine has failed, and another server waits."""
         return HandOver(
             clock=self._clock,
-            patience_s=self._history.lease_s,
+            patience_s=self._backend.lease_s,
             failure=self._disk_failure,
-            other_leases=self._history.other_leases,
+            other_leases=self._backend.other_leases,
             give_up=partial(self._task_failed, "hand over"),
         )
 
@@ -554,7 +554,7 @@ class Server:
             options=self.options.front,
             clock=self._clock,
             counters=self.counters,
-            server_id=self._history.folder.server_id.bytes,
+            server_id=self._backend.folder.server_id.bytes,
             connections=self.connections,
             memory=self._reader_memory,
             request_memory=self._request_memory,
@@ -567,7 +567,7 @@ class Server:
         return connection
 
     def _may_be_superseded(self) -> bool:
-        return self._history.may_be_superseded
+        return self._backend.may_be_superseded
 
     def _open_console(self, address: Address) -> "ConsoleSite":
         # Loaded here, since with it comes the client, and a server without a console starts sooner.
@@ -633,4 +633,4 @@ class Server:
         await self._close_container(flush_s=0.0 if isinstance(self.failure, OwnershipReleasedError) else flush_s)
         await self._cache.close()
         left_s = max(0.0, flushed_s - self._clock.monotonic_s())
-        await self._history.close(release_s=left_s + 0.1 * self.options.shutdown_s)
+        await self._backend.close(release_s=left_s + 0.1 * self.options.shutdown_s)

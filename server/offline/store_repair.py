@@ -14,10 +14,10 @@ from millrace.server.container.log_loss import LogLoss
 from millrace.server.container.repair import accept_loss
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.history import History
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.hosting.backend import Backend
 from millrace.server.object_store import ObjectStore, StoreMonitor, StoreUrl
 from millrace.server.options import ServerOptions
 from millrace.server.settings import load_settings
@@ -58,7 +58,7 @@ async def accept_loss_in_store(
     clock, files, metrics = clock or SystemClock(), OsFileSystem(), Metrics()
     cache = PageCache(CacheOptions())
     failures: list[BaseException] = []
-    history = History(
+    backend = Backend(
         options.for_storage(),
         files=files,
         clock=clock,
@@ -70,22 +70,22 @@ async def accept_loss_in_store(
         is_repair=True,
     )
     try:
-        await history.open()
+        await backend.open()
         environment = await local_environment(
             CONTAINER,
-            history.folder.container(CONTAINER),
+            backend.folder.container(CONTAINER),
             files=files,
-            storage=history.storage,
+            storage=backend.storage,
             container_options=options.container,
             wal_options=options.wal,
             clock=clock,
             metrics=metrics,
-            server_id=history.folder.server_id,
+            server_id=backend.folder.server_id,
             cache=cache,
             page_size_bytes=options.tier2.page_size_bytes,
             on_failure=failures.append,
-            claim=partial(history.claim, CONTAINER),
-            store=history.store,
+            claim=partial(backend.claim, CONTAINER),
+            store=backend.store,
         )
         opened = await open_container(environment)
         try:
@@ -96,5 +96,5 @@ async def accept_loss_in_store(
         finally:
             await opened.close(log_s=options.shutdown_s, flush_s=0.0)
     finally:
-        await history.close(release_s=RELEASE_S)
+        await backend.close(release_s=RELEASE_S)
         await cache.close()

@@ -188,7 +188,7 @@ class SupersedingStore(MemoryObjectStore):
 
     async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Yield pages; what is asked for after the claim, when the server knows that it is superseded."""
-        history = self.site.server._history
+        history = self.site.server._backend
         if "c0000/manifest" in self.objects and history.fence is None:
             for key in leases_in(self):
                 del self.objects[key]

@@ -97,13 +97,13 @@ class Site:
         server._listener.close()
         for connection in list(server.connections):
             connection.abort()
-        for supervisor in (server._recovery, server._supervisor, server._history._supervisor):
+        for supervisor in (server._recovery, server._supervisor, server._backend._supervisor):
             await supervisor.stop()
         if server.is_open:
             await server.opened.end_storing()
             await server.opened.release()
         await server._cache.close()
-        server._history.folder.lock.close()
+        server._backend.folder.lock.close()
 
     async def stored(self, payload: bytes) -> None:
         """Store an append in raw/a."""

@@ -12,8 +12,8 @@ import pytest
 
 import millrace
 from millrace.server.errors import DiskUnavailableError, OwnershipReleasedError, StorageError, StoreUnavailableError
-from millrace.server.hand_over import HandOver
 from millrace.server.host.disk_health import DiskFailure
+from millrace.server.hosting.hand_over import HandOver
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.clock import ManualClock

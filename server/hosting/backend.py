@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from millrace.server.errors import DiskUnavailableError, OwnerFencedError, ServerError, UnsupportedStoreError
+from millrace.server.folder import DataFolder, check_writable, open_folder
 from millrace.server.host.clock import Clock
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.room import DiskRoom
 from millrace.server.host.supervisor import Supervisor
-
-from .errors import DiskUnavailableError, OwnerFencedError, ServerError, UnsupportedStoreError
-from .folder import DataFolder, check_writable, open_folder
-from .object_store import (
+from millrace.server.object_store import (
     ObjectStore,
     Reserve,
     StoreMonitor,
@@ -32,8 +31,8 @@ from .object_store import (
     open_store,
     when_there_is_room,
 )
-from .options import ServerOptions
-from .ownership import (
+from millrace.server.options import ServerOptions
+from millrace.server.ownership import (
     Claimant,
     FolderOwnership,
     NewestCopy,
@@ -45,7 +44,7 @@ from .ownership import (
     read_manifest,
     server_of_history,
 )
-from .tier2 import ChunkStorage, LocalStorage, ObjectStorage
+from millrace.server.tier2 import ChunkStorage, LocalStorage, ObjectStorage
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class HistoryStatistics:
     is_standing_by: bool
 
 
-class History:
+class Backend:
     """The history of one server while it runs. Belongs to one event loop.
 
     Args:

@@ -12,10 +12,9 @@ start.
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
+from millrace.server.errors import OwnershipReleasedError, StorageError
 from millrace.server.host.clock import Clock
 from millrace.server.host.disk_health import DiskFailure
-
-from .errors import OwnershipReleasedError, StorageError
 
 logger = logging.getLogger(__name__)
 

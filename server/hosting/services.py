@@ -13,9 +13,8 @@ from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.front.handlers import Handlers
 from millrace.server.host.supervisor import Supervisor
-
-from .options import ServerOptions
-from .streams import (
+from millrace.server.options import ServerOptions
+from millrace.server.streams import (
     Catalog,
     ExclusiveCommands,
     ScalingLoop,
