@@ -102,7 +102,7 @@ async def _write_one_by_one(client: millrace.Client, work: ClientWork) -> int:
     values = [os.urandom(_EVENT_SIZE_BYTES) for _ in range(_STRIDE_EVENTS)]
     deadline_s = time.perf_counter() + work.duration_s
     events = 0
-    strides: list[list[asyncio.Future[millrace.Stored]]] = []
+    strides: list[list[asyncio.Future[millrace.WriteResult]]] = []
     async with client.writer(work.stream) as writer:
         while time.perf_counter() < deadline_s:
             strides.append([writer.write(value) for value in values])

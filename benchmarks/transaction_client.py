@@ -16,7 +16,7 @@ import millrace
 from loadtests.protocol import ProtocolClient, UnexpectedFrameError
 from millrace.model.block_packing import pack_block
 from millrace.wire import messages as m
-from millrace.wire.client_session import Received
+from millrace.wire.client_session import ServerFrame
 
 from .timing import Latencies
 
@@ -67,7 +67,7 @@ class TransactionClient:
             request_id = client.send(
                 m.CommitTransaction(number=number, name="", branches=branches, drops_others=0, cursors=[])
             )
-        while not isinstance(event := client.receive(), Received) or event.request_id != request_id:
+        while not isinstance(event := client.receive(), ServerFrame) or event.request_id != request_id:
             pass
         if client.in_flight_count:
             raise UnexpectedFrameError(f"{event} for a commit, with {client.in_flight_count} appends in flight")

@@ -20,7 +20,7 @@ from millrace.client.options import (
     ClientOptions,
     read_token,
 )
-from millrace.client.waiting import Waiting
+from millrace.client.waiting import WaitInfo
 from millrace.model.errors import MillraceError
 from millrace.model.quantities import parse_duration
 
@@ -32,7 +32,7 @@ COMPLETED_COUNT_MAX: Final = 200
 
 def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
     """Return the streams that begin with a text, for a shell that completes it; none where no server answers."""
-    server = Server(**{option.name: context.params.get(option.name) for option in fields(Server)})
+    server = ServerTarget(**{option.name: context.params.get(option.name) for option in fields(ServerTarget)})
     timeout_s = min(server.timeout_s or COMPLETION_TIMEOUT_S, COMPLETION_TIMEOUT_S)
     options = ClientOptions(connect_timeout_s=timeout_s, request_timeout_s=timeout_s)
     try:
@@ -53,7 +53,7 @@ StoreOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerTarget:
     """The server that a command is for, from its options."""
 
     address: Annotated[
@@ -111,7 +111,7 @@ class Server:
         return None if self.token_file is None else read_token(self.token_file)
 
     @contextmanager
-    def connect(self, *, on_waiting: Callable[[Waiting | None], None] = print_waiting) -> Iterator[blocking.Client]:
+    def connect(self, *, on_waiting: Callable[[WaitInfo | None], None] = print_waiting) -> Iterator[blocking.Client]:
         """Lend a client of the server.
 
         Args:
@@ -125,11 +125,11 @@ class Server:
             yield client
 
     @asynccontextmanager
-    async def connect_async(self, *, on_waiting: Callable[[Waiting | None], None]) -> AsyncIterator[Client]:
+    async def connect_async(self, *, on_waiting: Callable[[WaitInfo | None], None]) -> AsyncIterator[Client]:
         """Lend a client for asyncio. See `connect`."""
         async with connect(self.address, token=self.token(), options=self._options(on_waiting)) as client:
             yield client
 
-    def _options(self, on_waiting: Callable[[Waiting | None], None]) -> ClientOptions:
+    def _options(self, on_waiting: Callable[[WaitInfo | None], None]) -> ClientOptions:
         options = ClientOptions(outage_timeout_s=self.outage_timeout_s, on_waiting=on_waiting)
         return options if self.timeout_s is None else replace(options, request_timeout_s=self.timeout_s)

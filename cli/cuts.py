@@ -7,7 +7,7 @@ import typer
 from millrace.model.cut import CHOICE_FORMS, parse_choice
 from millrace.model.figures import duration_text, time_text
 
-from .connecting import JsonOption, Server, StreamArgument
+from .connecting import JsonOption, ServerTarget, StreamArgument
 from .option_groups import Commands
 from .output import picked, print_done, print_json, print_note, print_table, print_text
 
@@ -18,7 +18,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the b
 
 @app.command()
 def save(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of the bookmarks or cursors.")],
     at: Annotated[str, typer.Option(metavar="PLACE", help=f"The place: {CHOICE_FORMS}.")] = "tail",
@@ -41,7 +41,7 @@ def save(
 
 
 @app.command("list")
-def list_cuts(server: Server, stream: StreamArgument, as_json: JsonOption = False) -> None:
+def list_cuts(server: ServerTarget, stream: StreamArgument, as_json: JsonOption = False) -> None:
     """List the saved places of a stream."""
     with server.connect() as client:
         found = [("bookmark", saved) for saved in client.bookmarks(stream).list()]
@@ -72,7 +72,7 @@ def list_cuts(server: Server, stream: StreamArgument, as_json: JsonOption = Fals
 
 @app.command()
 def forget(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     name: NameArgument,
     is_cursor: Annotated[

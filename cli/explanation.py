@@ -9,12 +9,12 @@ from rich.text import Text
 from millrace.model.figures import rate_text, size_text, time_text
 from millrace.model.policy import StreamConfig
 
-from .connecting import JsonOption, Server, StreamArgument
+from .connecting import JsonOption, ServerTarget, StreamArgument
 from .output import print_facts, print_json, print_table, print_text
 from .policies import retention_text, scaling_text
 
 
-def explain(server: Server, stream: StreamArgument, as_json: JsonOption = False) -> None:
+def explain(server: ServerTarget, stream: StreamArgument, as_json: JsonOption = False) -> None:
     """Show what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
 
     The rates of a stream that scales by hand only are measured from the first such request on.

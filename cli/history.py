@@ -10,7 +10,7 @@ from millrace.model.figures import duration_text, time_text
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import Epoch
 
-from .connecting import JsonOption, Server, StreamArgument
+from .connecting import JsonOption, ServerTarget, StreamArgument
 from .history_picture import change_text, draw_history, periods
 from .output import console, print_json, print_table, print_text
 
@@ -22,7 +22,7 @@ LINES_PER_EPOCH: Final = 3
 
 
 def history(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     with_picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the segments over time.")] = True,
     with_table: Annotated[bool, typer.Option("--table/--no-table", help="List the epochs.")] = True,

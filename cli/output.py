@@ -31,7 +31,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from millrace.client.waiting import Waiting
+from millrace.client.waiting import WaitInfo
 from millrace.model.figures import duration_text
 
 _FOLDED_WIDTH_MIN: Final = 12
@@ -104,7 +104,7 @@ def print_done(text: str) -> None:
     _print_beside(Text.assemble(("done ", "green"), text))
 
 
-def print_waiting(waiting: Waiting | None) -> None:
+def print_waiting(waiting: WaitInfo | None) -> None:
     """Tell a person what is waited for, and with None that it is over."""
     print_note("waiting is over" if waiting is None else f"waiting for the server, {waiting}")
 
@@ -238,7 +238,7 @@ class ProgressBar:
         """Move the bar by `advance`, or change its `description`."""
         self._bar.update(self._task, **changes)
 
-    def show_waiting(self, waiting: Waiting | None) -> None:
+    def show_waiting(self, waiting: WaitInfo | None) -> None:
         """Show beside the bar what is waited for, and for how long; without a bar, say it in a line of its own."""
         if self._bar.disable:
             print_waiting(waiting)
@@ -250,7 +250,7 @@ class _WaitingColumn(ProgressColumn):
     """What is waited for; nothing while nothing is."""
 
     def render(self, task: Task) -> Text:
-        waiting: Waiting | None = task.fields.get("waiting")
+        waiting: WaitInfo | None = task.fields.get("waiting")
         if waiting is None:
             return Text("")
         return Text(f"waiting {duration_text(time.monotonic() - waiting.since_s)}: {waiting.reason}", style="yellow")

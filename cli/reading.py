@@ -13,7 +13,7 @@ from millrace.model.position import Position
 from millrace.model.selection import is_pattern
 from millrace.model.slice import Slice, is_slice
 
-from .connecting import Server, complete_stream
+from .connecting import ServerTarget, complete_stream
 from .output import print_note
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ AnyReader = blocking.Reader | blocking.StreamsReader
 
 
 @dataclass(frozen=True, slots=True)
-class Printing:
+class PrintOptions:
     """How events are printed, and how many of them."""
 
     limit: Annotated[
@@ -80,7 +80,7 @@ KeyOption = Annotated[
 
 
 def read(
-    server: Server,
+    server: ServerTarget,
     streams: StreamsArgument,
     start: Annotated[
         str | None,
@@ -97,10 +97,10 @@ def read(
     ] = None,
     key: KeyOption = None,
     *,
-    printing: Printing,
+    printing: PrintOptions,
 ) -> None:
     """Print the events between two places, one per line. Events of one key are in the order written."""
-    asked = _Asked(streams, start=start, end=end, key=key, start_default="head", end_default="tail")
+    asked = _ReadRequest(streams, start=start, end=end, key=key, start_default="head", end_default="tail")
     with server.connect() as client, asked.open(client) as reader:
         rest = printing.print(reader)
         if rest is not None and sys.stderr.isatty():
@@ -108,7 +108,7 @@ def read(
 
 
 def tail(
-    server: Server,
+    server: ServerTarget,
     streams: StreamsArgument,
     start: Annotated[
         str | None,
@@ -116,13 +116,13 @@ def tail(
     ] = None,
     key: KeyOption = None,
     *,
-    printing: Printing,
+    printing: PrintOptions,
 ) -> None:
     """Print events as they become durable, until Ctrl-C or the end of a sealed stream.
 
     New streams that match a pattern are added from their heads.
     """
-    asked = _Asked(streams, start=start, end=None, key=key, start_default="tail", end_default=None)
+    asked = _ReadRequest(streams, start=start, end=None, key=key, start_default="tail", end_default=None)
     with server.connect() as client, asked.open(client) as reader:
         try:
             printing.print(reader, at_once=True)
@@ -131,7 +131,7 @@ def tail(
                 _print_position(reader)
 
 
-class _Asked:
+class _ReadRequest:
     """What is to be read, as it was given on the command line: checked before the server is asked.
 
     Raises:

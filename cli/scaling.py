@@ -11,14 +11,14 @@ from millrace.model.figures import count_text
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.stream import Border, StreamInfo, scaled_ranges
 
-from .connecting import Server, StreamArgument
+from .connecting import ServerTarget, StreamArgument
 from .output import print_done, print_note
 
 Ranges = list[tuple[Border, Border]]
 
 
 def scale(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     split: Annotated[int | None, typer.Option(metavar="SEGMENT", help="Split this segment in the middle.")] = None,
     at: Annotated[

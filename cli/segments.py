@@ -10,7 +10,7 @@ from millrace.client.admin.segments import SegmentInfo
 from millrace.model.figures import count_text, size_text, time_text
 from millrace.wire.limits import MIB
 
-from .connecting import JsonOption, Server
+from .connecting import JsonOption, ServerTarget
 from .option_groups import Commands
 from .output import print_done, print_facts, print_json, print_note, print_table, progress
 
@@ -22,7 +22,7 @@ SegmentArgument = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of
 
 
 @app.command()
-def create(server: Server, segment: SegmentArgument) -> None:
+def create(server: ServerTarget, segment: SegmentArgument) -> None:
     """Create a segment."""
     with server.connect() as client:
         client.segments.create(segment)
@@ -31,7 +31,7 @@ def create(server: Server, segment: SegmentArgument) -> None:
 
 @app.command()
 def append(
-    server: Server,
+    server: ServerTarget,
     segment: SegmentArgument,
     text: Annotated[str | None, typer.Argument(help="The text to append; without it, all of standard input.")] = None,
     expected_offset: Annotated[
@@ -64,7 +64,7 @@ def append(
 
 @app.command()
 def read(
-    server: Server,
+    server: ServerTarget,
     segment: SegmentArgument,
     offset: Annotated[
         int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Where to start.", show_default="the start")
@@ -90,7 +90,7 @@ def read(
 
 
 @app.command()
-def info(server: Server, segment: SegmentArgument, as_json: JsonOption = False) -> None:
+def info(server: ServerTarget, segment: SegmentArgument, as_json: JsonOption = False) -> None:
     """Show a segment."""
     with server.connect() as client:
         found = client.segments.info(segment)
@@ -102,7 +102,7 @@ def info(server: Server, segment: SegmentArgument, as_json: JsonOption = False) 
 
 @app.command("list")
 def list_segments(
-    server: Server,
+    server: ServerTarget,
     prefix: Annotated[str, typer.Argument(help="Only names that start with this.")] = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -116,7 +116,7 @@ def list_segments(
 
 
 @app.command()
-def seal(server: Server, segment: SegmentArgument) -> None:
+def seal(server: ServerTarget, segment: SegmentArgument) -> None:
     """Seal a segment: it takes no more appends, forever."""
     with server.connect() as client:
         found = client.segments.seal(segment)
@@ -125,7 +125,7 @@ def seal(server: Server, segment: SegmentArgument) -> None:
 
 @app.command()
 def truncate(
-    server: Server,
+    server: ServerTarget,
     segment: SegmentArgument,
     offset: Annotated[int, typer.Argument(min=0, help="Everything before this offset is deleted.")],
 ) -> None:
@@ -136,7 +136,7 @@ def truncate(
 
 
 @app.command()
-def delete(server: Server, segment: SegmentArgument) -> None:
+def delete(server: ServerTarget, segment: SegmentArgument) -> None:
     """Delete a segment with everything in it."""
     with server.connect() as client:
         if client.segments.delete(segment):

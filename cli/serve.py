@@ -20,7 +20,7 @@ from millrace.server.options import ServerOptions
 
 from .output import console as console_on
 from .output import discard
-from .settings import Given
+from .settings import ServerArguments
 
 if TYPE_CHECKING:
     from millrace.server.app import Server
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve(
-    given: Given,
+    given: ServerArguments,
     log_level: Annotated[
         LogLevel | None,
         typer.Option(

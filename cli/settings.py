@@ -18,7 +18,7 @@ from .output import is_terminal, print_json, print_table, print_text
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ServerArguments:
     """What the command line says of the settings of a server."""
 
     data_dir: Annotated[
@@ -97,7 +97,7 @@ class Given:
 
 
 def settings(
-    given: Given,
+    given: ServerArguments,
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="A setting, or a part: `wal`.", show_default="all")
     ] = "",

@@ -14,7 +14,7 @@ from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import ScalingPolicy, StreamConfig
 from millrace.model.stream import StreamInfo
 
-from .connecting import JsonOption, Server, StreamArgument
+from .connecting import JsonOption, ServerTarget, StreamArgument
 from .explanation import explain
 from .history import history
 from .option_groups import Commands
@@ -31,7 +31,7 @@ LISTED_MAX: Final = 1000
 @app.command()
 def create(
     policies: PolicyOptions,
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     segments: Annotated[
         int | None,
@@ -71,7 +71,7 @@ def create(
 @app.command()
 def update(
     policies: PolicyOptions,
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     is_fixed: Annotated[
         bool, typer.Option("--fixed", help="Stop scaling by policy.", rich_help_panel="Policies")
@@ -122,7 +122,7 @@ def update(
 
 @app.command("list")
 def list_streams(
-    server: Server,
+    server: ServerTarget,
     prefix: Annotated[str, typer.Argument(help="Only names that start with this.")] = "",
     tag: Annotated[str, typer.Option("--tag", help="Only streams with this tag.")] = "",
     names_only: Annotated[
@@ -163,7 +163,7 @@ def list_streams(
 
 
 @app.command()
-def info(server: Server, stream: StreamArgument, as_json: JsonOption = False) -> None:
+def info(server: ServerTarget, stream: StreamArgument, as_json: JsonOption = False) -> None:
     """Show a stream, its segments, and the cuts at its head and tail."""
     with server.connect() as client:
         found = client.stream_info(stream)
@@ -211,7 +211,7 @@ def info(server: Server, stream: StreamArgument, as_json: JsonOption = False) ->
 
 @app.command()
 def seal(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     force: Annotated[
         bool, typer.Option("--force", help="Abort prepared transactions over it, which otherwise prevent this.")
@@ -224,7 +224,7 @@ def seal(
 
 
 @app.command()
-def release(server: Server, stream: StreamArgument) -> None:
+def release(server: ServerTarget, stream: StreamArgument) -> None:
     """Release a stream from its exclusive writer, which is refused from then on. All writers may write again."""
     with server.connect() as client:
         holder = client.stream_info(stream).exclusive_writer
@@ -236,7 +236,7 @@ def release(server: Server, stream: StreamArgument) -> None:
 
 @app.command()
 def truncate(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     cut: Annotated[str, typer.Argument(help=f"Everything before this place is deleted: {CHOICE_FORMS}.")],
 ) -> None:
@@ -250,7 +250,7 @@ def truncate(
 
 @app.command()
 def delete(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     is_sealed_first: Annotated[bool, typer.Option("--seal", help="Seal it first, if it is not.")] = False,
 ) -> None:

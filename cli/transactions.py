@@ -9,7 +9,7 @@ from millrace.client.transactions.outcome import TransactionOutcome, Transaction
 from millrace.model.figures import duration_text, size_text, time_text
 from millrace.model.quantities import unix_us_of
 
-from .connecting import JsonOption, Server
+from .connecting import JsonOption, ServerTarget
 from .option_groups import Commands
 from .output import picked, print_done, print_error, print_facts, print_json, print_note, print_table
 
@@ -22,7 +22,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the t
 
 
 @app.command("list")
-def list_transactions(server: Server, as_json: JsonOption = False) -> None:
+def list_transactions(server: ServerTarget, as_json: JsonOption = False) -> None:
     """List the transactions that are open or prepared, of all clients."""
     with server.connect() as client:
         found = list(client.list_transactions())
@@ -55,7 +55,7 @@ def list_transactions(server: Server, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def info(server: Server, name: NameArgument, as_json: JsonOption = False) -> None:
+def info(server: ServerTarget, name: NameArgument, as_json: JsonOption = False) -> None:
     """Show the state of a transaction, or how it ended; the exit code is 1 if that is not known."""
     with server.connect() as client:
         found = client.transaction_outcome(name)
@@ -93,7 +93,7 @@ def info(server: Server, name: NameArgument, as_json: JsonOption = False) -> Non
 
 
 @app.command()
-def commit(server: Server, name: NameArgument) -> None:
+def commit(server: ServerTarget, name: NameArgument) -> None:
     """Commit a prepared transaction; committing again changes nothing."""
     with server.connect() as client:
         found = client.commit_transaction(name)
@@ -103,7 +103,7 @@ def commit(server: Server, name: NameArgument) -> None:
 
 @app.command()
 def abort(
-    server: Server,
+    server: ServerTarget,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the transaction.")] = None,
     number: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Number of the transaction, as `millrace txn list` shows it.")
@@ -122,7 +122,7 @@ def abort(
 
 
 @app.command()
-def producer(server: Server, writer_id: WriterIdArgument, as_json: JsonOption = False) -> None:
+def producer(server: ServerTarget, writer_id: WriterIdArgument, as_json: JsonOption = False) -> None:
     """Show who uses the writer id of a producer, and what was committed last under it."""
     with server.connect() as client:
         found = client.producer_info(writer_id)
@@ -143,7 +143,7 @@ def producer(server: Server, writer_id: WriterIdArgument, as_json: JsonOption = 
 
 @app.command()
 def reset(
-    server: Server,
+    server: ServerTarget,
     writer_id: WriterIdArgument,
     holder: Annotated[
         str | None,
@@ -164,7 +164,7 @@ def reset(
 
 @app.command("delete-producer")
 def delete_producer(
-    server: Server,
+    server: ServerTarget,
     writer_id: WriterIdArgument,
     last_sequence: Annotated[
         int | None,

@@ -11,7 +11,7 @@ from millrace.model.figures import count_text
 from .input_lines import Lines
 
 
-class Outcome(Protocol):
+class LineOutcome(Protocol):
     """A future of a writer."""
 
     def done(self) -> bool:
@@ -28,7 +28,7 @@ class Outcome(Protocol):
 
 
 @dataclass(slots=True)
-class Account:
+class LineAccount:
     """Counts lines.
 
     Attributes:
@@ -43,9 +43,9 @@ class Account:
     sent_count: int = 0
     size_bytes: int = 0
     _first_count: int = 0
-    _pending: deque[tuple[Lines, Outcome]] = field(default_factory=deque)
+    _pending: deque[tuple[Lines, LineOutcome]] = field(default_factory=deque)
 
-    def sent(self, lines: Lines, outcome: Outcome) -> None:
+    def sent(self, lines: Lines, outcome: LineOutcome) -> None:
         """Count lines that were given to the writer."""
         self.sent_count += len(lines.lines)
         self.size_bytes += sum(map(len, lines.lines))
@@ -70,12 +70,12 @@ class Account:
             self._first_count += len(lines.lines)
 
 
-def _is_stored(outcome: Outcome) -> bool:
+def _is_stored(outcome: LineOutcome) -> bool:
     return outcome.done() and not outcome.cancelled() and outcome.exception() is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resuming:
+class ResumeAdvice:
     """How the same writing is done again.
 
     Attributes:
@@ -91,7 +91,7 @@ class Resuming:
     header_number: int = 0
     is_typed: bool = False
 
-    def text(self, account: Account, stream: str) -> str:
+    def text(self, account: LineAccount, stream: str) -> str:
         """Say how many lines are stored, and what to do with the others."""
         stored = account.stored_count
         said = f"{count_text(stored, 'line')} {'is' if stored == 1 else 'are'} stored in {stream}"

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from millrace.client.write.writer_info import Outcome, WriterInfo
+from millrace.client.write.writer_info import EventOutcome, WriterInfo
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.figures import time_text
 
-from .connecting import JsonOption, Server, StreamArgument
+from .connecting import JsonOption, ServerTarget, StreamArgument
 from .option_groups import Commands
 from .output import picked, print_done, print_error, print_facts, print_json, print_note, print_table
 
@@ -19,7 +19,7 @@ FAILED = 1
 
 @app.command()
 def info(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     writer_id: Annotated[str, typer.Argument(metavar="WRITER_ID", help="Id of the writer.")],
     event: Annotated[
@@ -51,13 +51,13 @@ def info(
         _print_json(found, event, outcome)
     else:
         _print_facts(found, event, outcome)
-    if outcome not in (None, Outcome.STORED):
+    if outcome not in (None, EventOutcome.STORED):
         raise typer.Exit(FAILED)
 
 
 @app.command()
 def reset(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     writer_id: Annotated[str, typer.Argument(metavar="WRITER_ID", help="Id of the writer.")],
     stored_through: Annotated[
@@ -78,7 +78,7 @@ def reset(
     print_done(f"writer {writer_id} resumes on {stream} after sequence {stored_through}")
 
 
-def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> Outcome:
+def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> EventOutcome:
     if segment_id is None:
         segment_ids = list(found.last_event_numbers)
         if len(segment_ids) > 1:
@@ -89,7 +89,7 @@ def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> Outcome:
     return found.outcome(segment_id, event)
 
 
-def _print_json(found: WriterInfo, event: int | None, outcome: Outcome | None) -> None:
+def _print_json(found: WriterInfo, event: int | None, outcome: EventOutcome | None) -> None:
     print_json(
         {
             **picked(found, "writer_id", "stream", "number", "epoch", "active_us", "expired_us", "stored_through"),
@@ -102,7 +102,7 @@ def _print_json(found: WriterInfo, event: int | None, outcome: Outcome | None) -
     )
 
 
-def _print_facts(found: WriterInfo, event: int | None, outcome: Outcome | None) -> None:
+def _print_facts(found: WriterInfo, event: int | None, outcome: EventOutcome | None) -> None:
     facts = {
         "writer": found.writer_id,
         "number": found.number,
@@ -113,7 +113,7 @@ def _print_facts(found: WriterInfo, event: int | None, outcome: Outcome | None) 
     if not found.sequences.is_empty:
         facts["stored through"] = f"sequence {found.stored_through:,}"
     if outcome is not None:
-        text = "not known any more: the writer has expired" if outcome is Outcome.EXPIRED else outcome.value
+        text = "not known any more: the writer has expired" if outcome is EventOutcome.EXPIRED else outcome.value
         facts[f"event {event}"] = text
     print_facts(facts)
     if found.expired_us is None:

@@ -12,21 +12,21 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError
 from millrace.model.figures import count_text, duration_text, rate_text, size_text
 from millrace.model.limits import ROUTING_KEY_SIZE_BYTES_MAX
 
-from .connecting import Server, StreamArgument
+from .connecting import ServerTarget, StreamArgument
 from .input_lines import LineError, Lines
 from .input_records import InputRecords
 from .key_fields import KeyFieldError, key_reader
 from .line_items import Item, ItemOf, json_item, keyed_item
 from .output import ProgressBar, print_done, print_note, progress
 from .standard_input import StandardInput, input_name
-from .write_account import Account, Resuming
+from .write_account import LineAccount, ResumeAdvice
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ _SIGNALS: Final = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 def write(
-    server: Server,
+    server: ServerTarget,
     stream: StreamArgument,
     key_field: Annotated[
         str | None,
@@ -80,18 +80,18 @@ def write(
     started_s = time.monotonic()
     arguments = ["write", stream, *(name for name, is_given in flags.items() if is_given)]
     arguments += [part for name, value in options.items() if value is not None for part in (name, value)]
-    resuming = Resuming(arguments=[*arguments, *server.arguments], writer_id=writer_id, is_typed=sys.stdin.isatty())
+    resuming = ResumeAdvice(arguments=[*arguments, *server.arguments], writer_id=writer_id, is_typed=sys.stdin.isatty())
     forms: dict[bool, ItemOf] = {with_keys: keyed_item, as_json: json_item}
     # A progress bar would disturb typing.
     with progress(f"writing to {stream}", total=None, is_shown=not resuming.is_typed) as update:
-        writing = _Writing(server, stream, resuming, item_of=forms.get(True), update=update)
+        writing = _WriteRun(server, stream, resuming, item_of=forms.get(True), update=update)
         writing.key, writing.key_field, writing.is_to_create = key, key_field, create
         with asyncio.Runner() as runner:
             ending = runner.run(writing.run())
     account = writing.account
     if ending is not None:
         told = writing.resuming.text(account, stream)
-        if isinstance(ending, _Stopped):
+        if isinstance(ending, _StopSignal):
             print_note(f"stopped by {_SIGNALS[ending.signal]}: {told}")
             raise typer.Exit(128 + ending.signal)
         if isinstance(ending, LineError | KeyFieldError):
@@ -107,7 +107,7 @@ def write(
     )
 
 
-class _Stopped(BaseException):
+class _StopSignal(BaseException):
     """A signal has ended the writing."""
 
     def __init__(self, number: signal.Signals) -> None:
@@ -115,11 +115,11 @@ class _Stopped(BaseException):
         self.signal = number
 
 
-class _Left(BaseException):
+class _LeaveWriter(BaseException):
     """Leaves the writer without waiting: what could be waited for was."""
 
 
-class _Writing:
+class _WriteRun:
     """One run of `millrace write`.
 
     Attributes:
@@ -128,14 +128,14 @@ class _Writing:
     """
 
     def __init__(
-        self, server: Server, stream: str, resuming: Resuming, *, item_of: ItemOf | None, update: ProgressBar
+        self, server: ServerTarget, stream: str, resuming: ResumeAdvice, *, item_of: ItemOf | None, update: ProgressBar
     ) -> None:
         self._server = server
         self._stream = stream
         self._item_of = item_of
         self._update = update
         self.resuming = resuming
-        self.account = Account()
+        self.account = LineAccount()
         self.key: str | None = None
         self.key_field: str | None = None
         self.is_to_create = False
@@ -153,7 +153,7 @@ class _Writing:
             if self._stop is None or self._stop.done():
                 task.cancel()
             else:
-                self._stop.set_result(_Stopped(number))
+                self._stop.set_result(_StopSignal(number))
 
         failure: BaseException | None = None
         with _handling(stop):
@@ -163,12 +163,12 @@ class _Writing:
                 if self._signal is None:
                     raise
                 task.uncancel()
-            except _Left as left:
+            except _LeaveWriter as left:
                 failure = left.__cause__
             except (MillraceError, OSError) as error:
                 failure = error
         self.account.close()
-        return failure if self._signal is None else _Stopped(self._signal)
+        return failure if self._signal is None else _StopSignal(self._signal)
 
     async def _run(self) -> None:
         options = WriterOptions(delivery_timeout_s=self._server.outage_timeout_s)
@@ -181,19 +181,19 @@ class _Writing:
                 self._stop = asyncio.get_running_loop().create_future()
                 try:
                     await self._write(writer)
-                except (Exception, _Stopped) as error:  # whatever it is, what was taken before it is stored
+                except (Exception, _StopSignal) as error:  # whatever it is, what was taken before it is stored
                     # Of a server that is away nothing is heard now; another signal ends the wait, too.
                     with suppress(TimeoutError, MillraceError):
                         async with asyncio.timeout(END_WAIT_S):
                             await writer.flush()
-                    raise _Left from error
+                    raise _LeaveWriter from error
 
     async def _write(self, writer: Writer) -> None:
         """Write all lines of standard input, and wait until they are stored.
 
         Raises:
             LineError, KeyFieldError, InvalidArgumentError: a line cannot be written; those before it were.
-            _Stopped: a signal came.
+            _StopSignal: a signal came.
         """
         records = InputRecords(can_be_csv=self.key_field is not None)
         source = StandardInput(sys.stdin.fileno())
@@ -261,7 +261,7 @@ class _Writing:
         self.account.sent(lines, future)
         future.add_done_callback(self._note_failure)
 
-    def _note_failure(self, outcome: "asyncio.Future[Stored]") -> None:
+    def _note_failure(self, outcome: "asyncio.Future[WriteResult]") -> None:
         """End the wait for the next line where the writer has failed."""
         failure = None if outcome.cancelled() else outcome.exception()
         if failure is not None and self._stop is not None and not self._stop.done():
@@ -271,7 +271,7 @@ class _Writing:
         """Return what some work returns, unless a signal comes before, or the writer fails: the work is cancelled.
 
         Raises:
-            _Stopped: a signal came.
+            _StopSignal: a signal came.
             MillraceError: why the writer failed.
         """
         assert self._stop is not None

@@ -37,7 +37,7 @@ from millrace.client.transactions.branch import BranchToken
 from millrace.client.transactions.outcome import TransactionState
 from millrace.client.transactions.transaction import Transaction as AsyncTransaction
 from millrace.client.write.arguments import owned
-from millrace.client.write.events import EVENT_COST_BYTES, Stored
+from millrace.client.write.events import EVENT_COST_BYTES, WriteResult
 from millrace.client.write.refused_events import WriteFuture
 from millrace.client.write.writer import Writer as AsyncWriter
 from millrace.model.block_packing import Headers, checked_headers
@@ -52,7 +52,7 @@ from .client import Client as AsyncClient
 from .client import ClientStatistics
 from .client import connect as connect_async
 from .errors import ClientClosedError
-from .loop_thread import Blocking, LoopThread, Opened, documented, iterated, opened, started, waited, wrapped
+from .loop_thread import Blocking, LoopThread, OpenProxy, documented, iterated, opened, started, waited, wrapped
 from .options import ClientOptions
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Cursors(Blocking[AsyncCursors]):
     forget = waited(AsyncCursors.forget)
 
 
-class _Taking(Protocol):
+class _EventSink(Protocol):
     """What takes events, and may have to be waited for."""
 
     async def drain(self) -> None:
@@ -110,7 +110,7 @@ class _Taking(Protocol):
         ...
 
 
-W = TypeVar("W", bound=_Taking)
+W = TypeVar("W", bound=_EventSink)
 
 
 def _accepted(
@@ -132,7 +132,7 @@ def _accepted(
     return accept
 
 
-class Writer(Opened[AsyncWriter]):
+class Writer(OpenProxy[AsyncWriter]):
     """Writes events to one stream: see `millrace.client.write.writer.Writer`.
 
     Made, and opened, by `client.writer`. Leaving `with` flushes and closes it; without `with`, call `close`.
@@ -161,7 +161,7 @@ class Writer(Opened[AsyncWriter]):
         sequence: int | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
-    ) -> "concurrent.futures.Future[Stored]":
+    ) -> "concurrent.futures.Future[WriteResult]":
         """Take one event; the future is done when it is durable. Waits only while the buffer of the writer is full.
 
         The events of a thread are written in the order of its calls. If an event is not taken, its future holds the
@@ -261,7 +261,7 @@ class Branch(Blocking[AsyncBranch]):
         return self._target.token
 
 
-class Transaction(Opened[AsyncTransaction]):
+class Transaction(OpenProxy[AsyncTransaction]):
     """A transaction: see `millrace.client.transactions.transaction.Transaction`.
 
     Made, and begun, by `client.transaction`. Each `write` waits for the loop: `write_many` is for many events.
@@ -364,7 +364,7 @@ def _arrow_batches_of(source: _EventSource) -> "AsyncIterator[pa.RecordBatch]":
     return source.arrow_batches()
 
 
-class _EventReader(Opened[S_co]):
+class _EventReader(OpenProxy[S_co]):
     """An iterator of events, of which the loop gives a block at a time."""
 
     def __init__(self, loop: LoopThread, reader: S_co, manager: AbstractAsyncContextManager[Any]) -> None:

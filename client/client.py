@@ -53,7 +53,7 @@ from millrace.wire.limits import MIB, SESSION_ID_SIZE_BYTES
 from .errors import WriterExpiredError
 from .frames import DataFrames
 from .options import ClientOptions, chosen_addresses, chosen_options, parse_addresses
-from .waiting import Waiting
+from .waiting import WaitInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class ClientStatistics:
 
     writes: ChannelStatistics
     reads: ChannelStatistics
-    waiting: Waiting | None
+    waiting: WaitInfo | None
 
 
 class Client(StreamControl, DataFrames):

@@ -30,19 +30,19 @@ STOP_TIMEOUT_S: Final = 1.0
 
 # Both are changed by the threads of several loops.
 _lock = threading.Lock()
-_writers: "WeakSet[OpenWriter]" = WeakSet()
+_writers: "WeakSet[UnclosedWriter]" = WeakSet()
 _loops: "WeakSet[RunningLoop]" = WeakSet()
 _has_finalizer = False
 
 
-class Unstored(NamedTuple):
+class WriterBacklog(NamedTuple):
     """Events, or bytes of a byte stream, that a writer accepted and that are not acknowledged."""
 
     events: int = 0
     bytes: int = 0
 
 
-class OpenWriter:
+class UnclosedWriter:
     """A writer that its program may forget to close. Owned by what sends its events.
 
     Args:
@@ -56,7 +56,7 @@ class OpenWriter:
         stream: str,
         guard: ForkGuard,
         *,
-        unstored: Callable[[], Unstored],
+        unstored: Callable[[], WriterBacklog],
         settle: Callable[[], Awaitable[object]],
     ) -> None:
         self.stream = stream
@@ -114,8 +114,8 @@ def end() -> None:
             _report(writers)
 
 
-def _flush(writers: Iterable[OpenWriter]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[OpenWriter]] = {}
+def _flush(writers: Iterable[UnclosedWriter]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[UnclosedWriter]] = {}
     for writer in writers:
         if writer.loop.is_running():  # in a daemon thread: all others have ended
             by_loop.setdefault(writer.loop, []).append(writer)
@@ -123,11 +123,11 @@ def _flush(writers: Iterable[OpenWriter]) -> None:
     concurrent.futures.wait(flushes, FLUSH_TIMEOUT_S)
 
 
-async def _settle(writers: Iterable[OpenWriter]) -> None:
+async def _settle(writers: Iterable[UnclosedWriter]) -> None:
     await asyncio.gather(*(writer.settle() for writer in writers), return_exceptions=True)
 
 
-def _report(writers: Iterable[OpenWriter]) -> None:
+def _report(writers: Iterable[UnclosedWriter]) -> None:
     events, size_bytes, streams = 0, 0, set()
     for writer in writers:
         unstored, writer.is_reported = writer.unstored(), True

@@ -188,7 +188,7 @@ class Blocking(PublicNames, Generic[A_co]):
         return repr_for_threads(self, getattr(self, "_target", None))
 
 
-class Opened(Blocking[A_co]):
+class OpenProxy(Blocking[A_co]):
     """A proxy of what was entered, to be left by `with` or by `close`.
 
     Args:

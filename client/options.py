@@ -13,7 +13,7 @@ from millrace.model.errors import InvalidArgumentError
 from millrace.model.token_file import parse_token
 from millrace.wire.limits import DATA_PORT, KIB, MIB
 
-from .waiting import Waiting
+from .waiting import WaitInfo
 
 ADDRESS_VARIABLE: Final = "MILLRACE_ADDRESS"
 """The environment variable of the server that a program means when it names none."""
@@ -89,7 +89,7 @@ class ClientOptions:
     keepalive_s: float = 10.0
     in_flight_bytes_max: int = 64 * MIB
     backoff: Backoff = field(default_factory=Backoff)
-    on_waiting: Callable[[Waiting | None], None] | None = None
+    on_waiting: Callable[[WaitInfo | None], None] | None = None
 
     def __post_init__(self) -> None:
         _check_text("token", self.token)

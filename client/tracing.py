@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Final, overload
 
 from millrace.client.blocking import Writer as BlockingWriter
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.writer import Writer
 from millrace.model.event import Event
 from millrace.model.extras import needs
@@ -45,7 +45,7 @@ def write(
     sequence: int | None = None,
     timestamp_us: int | None = None,
     headers: Mapping[str, bytes] | None = None,
-) -> "asyncio.Future[Stored]": ...
+) -> "asyncio.Future[WriteResult]": ...
 
 
 @overload
@@ -57,7 +57,7 @@ def write(
     sequence: int | None = None,
     timestamp_us: int | None = None,
     headers: Mapping[str, bytes] | None = None,
-) -> "concurrent.futures.Future[Stored]": ...
+) -> "concurrent.futures.Future[WriteResult]": ...
 
 
 def write(
@@ -68,7 +68,7 @@ def write(
     sequence: int | None = None,
     timestamp_us: int | None = None,
     headers: Mapping[str, bytes] | None = None,
-) -> "asyncio.Future[Stored] | concurrent.futures.Future[Stored]":
+) -> "asyncio.Future[WriteResult] | concurrent.futures.Future[WriteResult]":
     """Write an event as `writer.write` does, under a span of its own that ends when it is durable, or has failed.
 
     Args:

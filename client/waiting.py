@@ -35,7 +35,7 @@ class WaitReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class WaitInfo:
     """Why a client waits for its server.
 
     Attributes:
@@ -67,14 +67,14 @@ class Waits:
         server: str,
         *,
         monotonic_s: Callable[[], float],
-        on_change: Callable[[Waiting | None], None] | None = None,
+        on_change: Callable[[WaitInfo | None], None] | None = None,
     ) -> None:
         self._server = server
         self._monotonic_s = monotonic_s
         self._on_change = on_change
-        self.current: Waiting | None = None
+        self.current: WaitInfo | None = None
         # By who waits, the one that began first before the others.
-        self._waiting: dict[object, Waiting] = {}
+        self._waiting: dict[object, WaitInfo] = {}
         # Since when something has waited without a break, and the reasons that were logged since.
         self._begin_s = 0.0
         self._logged: set[WaitReason] = set()
@@ -107,7 +107,7 @@ class Waits:
         if not self._waiting:
             self._begin_s = now_s
         before = self._waiting.get(subject)
-        waiting = Waiting(reason=reason, since_s=now_s if before is None else before.since_s, detail=detail)
+        waiting = WaitInfo(reason=reason, since_s=now_s if before is None else before.since_s, detail=detail)
         self._waiting[subject] = waiting
         self.current = next(iter(self._waiting.values()))
         if reason in self._logged or now_s - self._logged_at_s.get(reason, -LOG_INTERVAL_S) < LOG_INTERVAL_S:

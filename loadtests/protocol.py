@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from millrace.model.checksum import Buffer
 from millrace.wire import messages as m
-from millrace.wire.client_session import Acked, ClientEvent, ClientSession, PieceReceived, Received
+from millrace.wire.client_session import AppendAcks, ClientEvent, ClientSession, PieceFrame, ServerFrame
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import SESSION_ID_SIZE_BYTES
 
@@ -130,7 +130,7 @@ class ProtocolClient:
         """
         request_id = self.send(message)
         event = self.receive()
-        if not isinstance(event, Received) or event.request_id != request_id:
+        if not isinstance(event, ServerFrame) or event.request_id != request_id:
             raise UnexpectedFrameError(f"{event} for {type(message).__name__}")
         return cast("Reply", event.message)
 
@@ -145,7 +145,7 @@ class ProtocolClient:
         session = self._session
         while True:
             while (event := session.next_event()) is not None:
-                if isinstance(event, Received):
+                if isinstance(event, ServerFrame):
                     if isinstance(event.message, m.ErrorReply):
                         raise RefusedError(event.request_id, event.message)
                     if isinstance(event.message, m.Ping):
@@ -158,17 +158,17 @@ class ProtocolClient:
                 raise DisconnectedError("the server closed the connection")
             session.received(count, time.monotonic())
 
-    def receive_acks(self) -> Acked:
+    def receive_acks(self) -> AppendAcks:
         """Return the next event, which is an ack. Raises like `receive`, and UnexpectedFrameError."""
         event = self.receive()
-        if not isinstance(event, Acked):
+        if not isinstance(event, AppendAcks):
             raise UnexpectedFrameError(f"{type(event).__name__} for an ack")
         return event
 
-    def receive_data(self) -> PieceReceived:
+    def receive_data(self) -> PieceFrame:
         """Return the next event, which is data. Raises like `receive`, and UnexpectedFrameError."""
         event = self.receive()
-        if not isinstance(event, PieceReceived):
+        if not isinstance(event, PieceFrame):
             raise UnexpectedFrameError(f"{type(event).__name__} for data")
         return event
 

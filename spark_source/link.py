@@ -158,7 +158,7 @@ class _Place(NamedTuple):
     outage_timeout_s: float
 
 
-class _Waiting:
+class _IdleLinks:
     """The links that wait for the next caller, those used last at the end.
 
     After a fork those of the parent stay where they are: their sockets and loops are the parent's, which still
@@ -200,7 +200,7 @@ class _Waiting:
         return [each for each in self._links if each[0].process == os.getpid()]
 
 
-_waiting: Final = _Waiting()
+_waiting: Final = _IdleLinks()
 
 
 @contextmanager

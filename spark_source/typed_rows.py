@@ -18,7 +18,7 @@ from millrace.client.values.arrays import numbers
 from .errors import MalformedValueError, SchemaError
 from .options import SourceOptions
 from .rows import ROWS_MAX, SCHEMA, BatchMaker, check_schema
-from .values import ArrowDecoder, Decoded, Decoder, JsonDecoder, Malformed, Mode, ValueFormat, arrow_fields
+from .values import ArrowDecoder, DecodedRows, Decoder, JsonDecoder, MalformedValue, Mode, ValueFormat, arrow_fields
 from .values.own_columns import CORRUPT_NAME, ERROR_NAME, OWN_TYPES, PLAIN_NAMES, ROW_NAME, check_own_type
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class TypedBatchMaker:
                 for start in range(0, len(rows), ROWS_MAX):
                     yield rows.slice(start, ROWS_MAX)
 
-    def _refuse(self, part: pa.RecordBatch, malformed: tuple[Malformed, ...]) -> None:
+    def _refuse(self, part: pa.RecordBatch, malformed: tuple[MalformedValue, ...]) -> None:
         """Fail, or say in the log what is malformed."""
         first = malformed[0]
         segment, offset, index = (part.column(name)[first.number].as_py() for name in _POSITION)
@@ -107,7 +107,7 @@ class TypedBatchMaker:
             raise error
         logger.warning("values malformed stream=%s count=%d first=%s", self._stream, len(malformed), error)
 
-    def _rows(self, part: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
+    def _rows(self, part: pa.RecordBatch, decoded: DecodedRows) -> pa.RecordBatch:
         events, rows, columns = decoded.events, decoded.rows, decoded.columns
         texts: dict[str, Any] = {}
         if decoded.malformed and self._mode is Mode.PERMISSIVE:
@@ -130,7 +130,7 @@ class TypedBatchMaker:
 
 
 def _with_malformed(
-    part: pa.RecordBatch, decoded: Decoded
+    part: pa.RecordBatch, decoded: DecodedRows
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], pa.RecordBatch, dict[str, Any]]:
     """Return events, rows and columns with a row of nulls for each malformed value, and the columns about these."""
     bad = np.array([malformed.number for malformed in decoded.malformed], dtype=np.int64)

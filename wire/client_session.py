@@ -1,13 +1,13 @@
-"""The end of a connection that a client has: requests and appends out, answers in.
+"""The client's end of a connection: it sends requests and appends, and receives replies.
 
-Everything that is sent goes with a *subject* of the caller's choice, and comes back with the answer: the core does not
-know futures, callbacks or threads, and its shells need no tables. Of `next_event` there are three kinds:
+The caller passes a *subject* of its choice with each request and append, and gets it back with the reply. So the core
+knows no futures, callbacks or threads, and its shells need no tables. `next_event` returns one of three kinds:
 
-    Acked           appends are durable
-    PieceReceived   bytes of a segment: the reply to a READ, or part of a subscription
-    Received        any other frame; an ERROR_REPLY with the subject of the request or append that it refuses
+    AppendAcks    appends that are durable
+    PieceFrame    bytes of a segment: the reply to a READ, or part of a subscription
+    ServerFrame   any other frame; an ERROR_REPLY with the subject of the rejected request or append
 
-When the connection is lost, `abandon` returns the subjects of all that was not answered.
+When the connection is lost, `abandon` returns the subjects of all unanswered requests and appends.
 
 A DATA frame that is larger than the buffer is received straight into the array that its reader will hold. The array is
 allocated once the frame's header has arrived; its size is bounded by the frame size that was agreed.
@@ -52,13 +52,13 @@ class Piece(NamedTuple):
     flags: int
 
 
-class Acked(NamedTuple):
-    """Appends are durable: the subject of each, and its offset; see `AppendWindow.ack`."""
+class AppendAcks(NamedTuple):
+    """Durable appends: the subject of each, and its offset; see `AppendWindow.ack`."""
 
     appends: list[tuple[Any, int | None]]
 
 
-class PieceReceived(NamedTuple):
+class PieceFrame(NamedTuple):
     """Bytes of a segment. The subject is None if the subscription was ended here while they were on their way."""
 
     request_id: int
@@ -66,7 +66,7 @@ class PieceReceived(NamedTuple):
     piece: Piece
 
 
-class Received(NamedTuple):
+class ServerFrame(NamedTuple):
     """A frame. The subject is None for a notice, and for the refusal of a subscription that was ended here."""
 
     request_id: int
@@ -74,7 +74,7 @@ class Received(NamedTuple):
     message: m.Message
 
 
-ClientEvent = Acked | PieceReceived | Received
+ClientEvent = AppendAcks | PieceFrame | ServerFrame
 
 
 class ClientSession(Session):
@@ -220,7 +220,7 @@ class ClientSession(Session):
     def _event(self, frame: memoryview) -> ClientEvent:
         kind = frame[8]
         if kind == _APPEND_ACK:
-            return Acked(self.appends.ack(frame))
+            return AppendAcks(self.appends.ack(frame))
         if kind == _DATA:
             if len(frame) < _DATA_START:
                 raise ProtocolError(f"DATA of {len(frame)} bytes")
@@ -241,7 +241,7 @@ class ClientSession(Session):
             if isinstance(message, m.HelloReply):
                 self._agree(message)  # first: if it raises, the request is still there, to be told
             subject = self.requests.end(request_id)
-        return Received(request_id, subject, message)
+        return ServerFrame(request_id, subject, message)
 
     def _agree(self, reply: m.HelloReply) -> None:
         negotiate_version(version_min=reply.version, version_max=reply.version)
@@ -249,10 +249,10 @@ class ClientSession(Session):
         self.appends.count_max = max(1, reply.appends_in_flight_max)
         self.appends.payload_size_max = reply.append_size_max
 
-    def _piece_received(self, head: bytes, payload: memoryview) -> PieceReceived:
+    def _piece_received(self, head: bytes, payload: memoryview) -> PieceFrame:
         request_id = int.from_bytes(head[16:24], "little")
         _, offset, length = DATA_PREFIX.unpack_from(head, FRAME_HEADER_SIZE_BYTES)
-        return PieceReceived(request_id, self.requests.answer(request_id), Piece(offset, payload, length, head[9]))
+        return PieceFrame(request_id, self.requests.answer(request_id), Piece(offset, payload, length, head[9]))
 
     # --- large data ---
 
@@ -272,7 +272,7 @@ class ClientSession(Session):
         self._consume(end)
         self._direct_head, self._direct, self._direct_missing = head, array, len(array) - arrived
 
-    def _end_direct(self) -> PieceReceived:
+    def _end_direct(self) -> PieceFrame:
         head, array = self._direct_head, self._direct
         assert array is not None
         self._direct, self._direct_head = None, b""

@@ -42,8 +42,8 @@ a tuple and its place in the list in memory.)"""
 REQUEST_HELD_BYTES_MAX: Final = REQUEST_SIZE_BYTES + OBJECTS_PER_BYTE * CONTROL_FRAME_SIZE_BYTES_MAX
 
 
-class Received(NamedTuple):
-    """Any other frame; a PING or PONG has been dealt with already.
+class ClientFrame(NamedTuple):
+    """A frame that is not an append. The session answers PING and PONG itself, and does not return them.
 
     Attributes:
         held_bytes: of the allowance, for the objects of a request: to be given back when it has been carried out.
@@ -90,7 +90,7 @@ class ServerSession(Session):
         self._last_id = 0
         self._run_size_bytes_max = run_size_bytes_max
 
-    def next_event(self) -> AppendRun | Received | None:
+    def next_event(self) -> AppendRun | ClientFrame | None:
         """Return the next thing that the client asks for, None if more bytes or memory are needed, or none may come.
 
         Raises:
@@ -123,7 +123,7 @@ class ServerSession(Session):
         elif isinstance(message, m.Hello):
             negotiate_version(version_min=message.version_min, version_max=message.version_max)
         # No frame of a client has other flags.
-        return Received(header.request_id, message, held_bytes, not header.flags)
+        return ClientFrame(header.request_id, message, held_bytes, not header.flags)
 
     def put_outcomes(self) -> None:
         """Send the outcomes of appends that are known and whose turn it is."""

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from millrace.client.errors import ClientClosedError, ValueMalformedError, WrongLoopError
-from millrace.client.values.codec import Malformed
+from millrace.client.values.codec import MalformedValue
 from millrace.client.values.json_decoder import JsonDecoder
 from millrace.client.values.json_schema import check_schema, inferred_schema
 from millrace.model.errors import InvalidArgumentError
@@ -166,11 +166,11 @@ def _inferred(batches: Sequence[pa.RecordBatch], count: int) -> pa.Schema:
     together = pa.concat_batches([batch.select(["value", "segment", "offset", "index"]) for batch in batches])
     together = together.slice(0, count)
     found = inferred_schema(together.column("value"))
-    if isinstance(found, Malformed):
+    if isinstance(found, MalformedValue):
         raise _malformed(together, found)
     return found
 
 
-def _malformed(batch: pa.RecordBatch, malformed: Malformed) -> ValueMalformedError:
+def _malformed(batch: pa.RecordBatch, malformed: MalformedValue) -> ValueMalformedError:
     place = [batch.column(name)[malformed.number].as_py() for name in ("segment", "offset", "index")]
     return ValueMalformedError(EventPosition(*place), malformed.reason, column=malformed.column)

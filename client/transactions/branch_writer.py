@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millrace.client.transport.channel import Channel
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.model.block_packing import Headers, Timestamps
 from millrace.model.errors import InvalidArgumentError, MillraceError
@@ -85,7 +85,7 @@ class BranchWriter(Handle, ABC):
         stream: str | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[WriteResult]":
         """Take one event; the future is done when it is durable in the transaction. Never waits.
 
         A future may be ignored: `flush`, `finish` and `commit` raise what went wrong. `Writer.write` says more of the
@@ -113,7 +113,7 @@ class BranchWriter(Handle, ABC):
         stream: str | None = None,
         timestamps_us: Timestamps = None,
         headers: Headers | Sequence[Headers | None] | None = None,
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[WriteResult]":
         """Take many events of one stream; the future is done when all are durable in the transaction. Never waits.
 
         See `Writer.write_many` and `write`.
@@ -123,7 +123,9 @@ class BranchWriter(Handle, ABC):
         writer = self._writers.get(stream) or self._writer_of(stream)
         return writer.write_many(values, key=key, keys=keys, timestamps_us=timestamps_us, headers=headers)
 
-    def write_arrow(self, data: "pa.RecordBatch | pa.Table", *, stream: str | None = None) -> "asyncio.Future[Stored]":
+    def write_arrow(
+        self, data: "pa.RecordBatch | pa.Table", *, stream: str | None = None
+    ) -> "asyncio.Future[WriteResult]":
         """Take the events of a record batch or a table; the future is done when all are durable in the transaction.
 
         Never waits. See `Writer.write_arrow` for the columns and the errors, and `write`.
@@ -141,7 +143,7 @@ class BranchWriter(Handle, ABC):
         stream: str | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[WriteResult]":
         """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
         await self.drain()
         return self.write(value, key=key, stream=stream, timestamp_us=timestamp_us, headers=headers)

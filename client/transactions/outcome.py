@@ -53,7 +53,7 @@ class TransactionOutcome(ShortRepr):
         begun_at: by the server's clock, in UTC; None if it is unknown.
         decided_at: when it was committed or aborted; None while it was not.
         cuts: once it is committed: of each stream that it has added events to, and that was not deleted since, its tail
-            at one moment, now. All of its events are before them. See `Committed`.
+            at one moment, now. All of its events are before them. See `CommitResult`.
     """
 
     name: str
@@ -92,7 +92,7 @@ class ListedTransaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Committed(ShortRepr):
+class CommitResult(ShortRepr):
     """What a commit did.
 
     Attributes:

@@ -49,7 +49,7 @@ from .cursor_moves import CursorMoves, FindCut
 from .identities import Identities, WriterIdentity
 from .known_streams import KnownStreams, Route
 from .leases import LeaseKeeper
-from .outcome import Committed, TransactionState, cuts_of, explained, moment_of
+from .outcome import CommitResult, TransactionState, cuts_of, explained, moment_of
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class Transaction(BranchWriter):
         # By number, in the order in which they were made: those that are not finished, and the tokens of the others.
         self._branches: dict[int, Branch | BranchToken] = {}
         self._moves = CursorMoves(find_cut)
-        self._committed: Committed | None = None
+        self._committed: CommitResult | None = None
 
     def _facts(self) -> Iterator[str]:
         yield f"over {short(self.streams)} at {self._channel.address}"
@@ -296,7 +296,7 @@ class Transaction(BranchWriter):
         branches: Iterable[BranchToken] | None = None,
         drop_others: bool = False,
         fingerprint: str | None = None,
-    ) -> Committed:
+    ) -> CommitResult:
         """Flush, and let all events be part of their streams at once. Committing again returns the same.
 
         Cancelled, or when it fails because the server cannot be reached, it may be committed or not: commit again, or
@@ -347,7 +347,7 @@ class Transaction(BranchWriter):
         if self._committed is None:
             # One that was committed before, or began epochs, is not told with the tails.
             cuts = cuts_of(info.tails) or await self._fetch_tails(self.streams)
-            self._committed = Committed(cuts=cuts, at=moment_of(info.decided_us))
+            self._committed = CommitResult(cuts=cuts, at=moment_of(info.decided_us))
         return self._committed
 
     async def _commit_open(self, cursors: list[m.CursorMove], *, drop_others: bool) -> m.TransactionReply:

@@ -26,7 +26,7 @@ from millrace.model.checksum import Buffer
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, MillraceError, RequestError
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
-from millrace.wire.client_session import Acked, ClientEvent, ClientSession, Piece, PieceReceived
+from millrace.wire.client_session import AppendAcks, ClientEvent, ClientSession, Piece, PieceFrame
 from millrace.wire.errors import CodecError, ForeignProtocolError, WireError
 
 from .answers import FutureAppend, FutureReply, SentAppend, Subscriber
@@ -321,11 +321,11 @@ class Connection(asyncio.BufferedProtocol):
             self._writer.send()
 
     def _handle(self, event: ClientEvent) -> None:
-        if isinstance(event, Acked):
+        if isinstance(event, AppendAcks):
             for append, offset in event.appends:
                 append.acked(offset)
             self._wake_waiters()
-        elif isinstance(event, PieceReceived):
+        elif isinstance(event, PieceFrame):
             if event.subject is not None:
                 event.subject.received(event.piece)
         elif isinstance(event.message, m.ErrorReply):

@@ -25,7 +25,7 @@ class MalformedError(Exception):
         self.column = column
 
 
-class Malformed(NamedTuple):
+class MalformedValue(NamedTuple):
     """A value, or a row, that is not what the format and the schema say.
 
     Attributes:
@@ -42,7 +42,7 @@ class Malformed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoded:
+class DecodedRows:
     """The rows of some values that follow each other.
 
     Attributes:
@@ -55,20 +55,20 @@ class Decoded:
     columns: pa.RecordBatch
     events: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int32]
-    malformed: tuple[Malformed, ...] = ()
+    malformed: tuple[MalformedValue, ...] = ()
 
 
 class Decoder(Protocol):
     """Makes rows of values."""
 
-    def decode(self, values: pa.BinaryArray) -> Iterator[Decoded]:
+    def decode(self, values: pa.BinaryArray) -> Iterator[DecodedRows]:
         """Yield the rows of all values, none of which is null, in their order and in batches of bounded size."""
         ...
 
 
 def sift(
     start: int, end: int, work: Callable[[int, int], T], *, ends_at_first: bool = False
-) -> tuple[list[tuple[int, T]], list[Malformed]]:
+) -> tuple[list[tuple[int, T]], list[MalformedValue]]:
     """Return what `work(start, end)` returns, in one piece, or in several without those that are malformed.
 
     Args:
@@ -84,7 +84,7 @@ def sift(
         return [(start, work(start, end))], []
     except MalformedError as error:
         if end - start == 1:
-            return [], [Malformed(start, error.reason, error.column)]
+            return [], [MalformedValue(start, error.reason, error.column)]
     middle = (start + end) // 2
     pieces, malformed = sift(start, middle, work, ends_at_first=ends_at_first)
     if malformed and ends_at_first:

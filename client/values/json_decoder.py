@@ -27,7 +27,7 @@ from pyarrow import json
 
 from .arrays import check_required, data_of, empty_batch, lengths_of, offsets_of, relaxed, restored
 from .base64_columns import decode_base64
-from .codec import Decoded, MalformedError, groups, sift
+from .codec import DecodedRows, MalformedError, groups, sift
 from .json_times import read_times
 
 JOINED_SIZE_BYTES: Final = 16 << 20
@@ -51,7 +51,7 @@ class JsonDecoder:
             explicit_schema=relaxed_schema(schema), newlines_in_values=False, unexpected_field_behavior="ignore"
         )
 
-    def decode(self, values: pa.BinaryArray) -> Iterator[Decoded]:
+    def decode(self, values: pa.BinaryArray) -> Iterator[DecodedRows]:
         """Yield the rows of all values; see `Decoder`."""
         for start, end in groups(lengths_of(values), size_bytes=JOINED_SIZE_BYTES):
             pieces, malformed = sift(
@@ -62,7 +62,7 @@ class JsonDecoder:
             )
             columns = [piece for _, piece in pieces]
             numbers = [np.arange(first, first + len(piece), dtype=np.int64) for first, piece in pieces]
-            yield Decoded(
+            yield DecodedRows(
                 columns=_joined(columns, self._schema),
                 events=np.concatenate([np.empty(0, dtype=np.int64), *numbers]),
                 rows=np.zeros(sum(map(len, columns)), dtype=np.int32),

@@ -12,7 +12,7 @@ from pyarrow import json
 from millrace.client.errors import ColumnInvalidError
 from millrace.model.errors import InvalidArgumentError
 
-from .codec import Malformed, MalformedError, sift
+from .codec import MalformedError, MalformedValue, sift
 from .json_decoder import read_objects, relaxed_schema
 
 
@@ -33,7 +33,7 @@ def check_schema(schema: pa.Schema) -> None:
             raise ColumnInvalidError(field.name, f"is {field.type}, which is not read from JSON") from None
 
 
-def inferred_schema(values: pa.BinaryArray) -> "pa.Schema | Malformed":
+def inferred_schema(values: pa.BinaryArray) -> "pa.Schema | MalformedValue":
     """Return the schema of all values, or the first that is no JSON object.
 
     Raises:

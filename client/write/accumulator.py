@@ -10,7 +10,7 @@ from millrace.model.block_packing import EventColumns, Headers, pack_block, pack
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
 
-from .events import Block, Call, Events, Stored, block_of, order_of
+from .events import Block, Call, Events, WriteResult, block_of, order_of
 
 
 class Accumulator:
@@ -37,7 +37,7 @@ class Accumulator:
         self.values: list[bytes] = []
         self.keys: list[str | None] = []
         self.times: list[int] = []
-        self.futures: list[asyncio.Future[Stored]] = []
+        self.futures: list[asyncio.Future[WriteResult]] = []
         # Empty if they have none.
         self.sequences: list[int] = []
         # By the index of the event: most have none.

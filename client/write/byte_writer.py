@@ -24,7 +24,7 @@ from millrace.client.errors import (
     StreamSealedError,
     WriterExpiredError,
 )
-from millrace.client.exit_flush import OpenWriter, Unstored
+from millrace.client.exit_flush import UnclosedWriter, WriterBacklog
 from millrace.client.streams import fetch_byte_stream
 from millrace.client.transport.answers import FutureAppend
 from millrace.client.transport.channel import Channel
@@ -73,7 +73,7 @@ class ByteWriter(Handle):
         # Set when there is more in the buffer, or more is durable, or the writer has failed.
         self._changed = asyncio.Event()
         self._failure: MillraceError | None = NotOpenError("the writer was not opened yet: use `async with`")
-        self._at_exit: OpenWriter | None = None
+        self._at_exit: UnclosedWriter | None = None
 
     def _facts(self) -> Iterator[str]:
         yield f"of {self.stream} at {self._channel.address}"
@@ -105,7 +105,7 @@ class ByteWriter(Handle):
         self._failure = None
         self._task = asyncio.create_task(self._send(), name=f"byte writer of {self.stream}")
         guard = self._channel.guard
-        self._at_exit = OpenWriter(self.stream, guard, unstored=self._unstored, settle=self._settle)
+        self._at_exit = UnclosedWriter(self.stream, guard, unstored=self._unstored, settle=self._settle)
         return self
 
     async def __aexit__(
@@ -182,10 +182,12 @@ class ByteWriter(Handle):
         while self._acked_offset < end and self._failure is None:
             await self._next_change()
 
-    def _unstored(self) -> Unstored:
-        return Unstored() if isinstance(self._failure, ClientClosedError) else Unstored(bytes=len(self._buffer))
+    def _unstored(self) -> WriterBacklog:
+        return (
+            WriterBacklog() if isinstance(self._failure, ClientClosedError) else WriterBacklog(bytes=len(self._buffer))
+        )
 
-    def _abandon(self) -> Unstored:
+    def _abandon(self) -> WriterBacklog:
         unstored = self._unstored()
         self._stop()
         return unstored

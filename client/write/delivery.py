@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 from millrace.client.errors import DeliveryTimeoutError, NotOpenError
-from millrace.client.exit_flush import OpenWriter
+from millrace.client.exit_flush import UnclosedWriter
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import Retry, may_resend
 from millrace.model.block_packing import EventColumns, size_of_single
@@ -24,7 +24,7 @@ from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, R
 from millrace.model.sequence_row import SequenceRow
 
 from .block_sender import BlockSender
-from .events import Block, BlockOutcome, Call, Events, Stored, block_of
+from .events import Block, BlockOutcome, Call, Events, WriteResult, block_of
 from .opening import Opening
 from .options import WriterOptions
 from .outcomes import Outcomes
@@ -95,7 +95,7 @@ class Delivery:
         )
         self.failure: Exception | None = None
         self.refused = RefusedEvents()
-        self.at_exit: OpenWriter | None = None
+        self.at_exit: UnclosedWriter | None = None
         self.append_size_max = APPEND_SIZE_BYTES_MAX
         self.block_size_bytes = options.block_size_bytes
         self.event_size_unchecked = 0
@@ -263,7 +263,7 @@ class Delivery:
         """Know that everything is stored that was sent and is not in flight now, whatever became of its acks."""
         for segment in self.targets.segments:
             for block in segment.take_stored():
-                self._settle(block, Stored(segment.segment_id, None, block.event_number, block.event_count))
+                self._settle(block, WriteResult(segment.segment_id, None, block.event_number, block.event_count))
         self._answered.set()
 
     async def _next_answer(self) -> None:
@@ -305,7 +305,7 @@ class Delivery:
         """Resolve a block that is durable, and send what gathered meanwhile."""
         for each in segment.acked(block):
             at = offset if each is block else None
-            self._settle(each, Stored(segment.segment_id, at, each.event_number, each.event_count))
+            self._settle(each, WriteResult(segment.segment_id, at, each.event_number, each.event_count))
         if self._retry is not None:
             self._retry.end()
             self._retry = None
@@ -350,7 +350,7 @@ class Delivery:
 
     def _settle(self, block: Block, outcome: BlockOutcome) -> None:
         """Tell those who wait, and give the memory back."""
-        if isinstance(outcome, Stored):
+        if isinstance(outcome, WriteResult):
             self.stored_count += block.event_count
         else:
             self.lost_count += block.event_count
@@ -435,7 +435,7 @@ class Delivery:
         """Settle what segments that are gone had stored without an ack, as far as the row of the writer says."""
         for segment in segments:
             for block in segment.decide_unknown(lambda block: is_block_stored(block, row)):
-                self._settle(block, Stored(segment.segment_id, None, block.event_number, block.event_count))
+                self._settle(block, WriteResult(segment.segment_id, None, block.event_number, block.event_count))
         self._answered.set()
 
     def _switch(self, successors: Successors, replaced: list[SegmentWriter]) -> None:

@@ -13,7 +13,7 @@ EVENT_COST_BYTES: Final = 64
 """What an event that waits is counted beside its value and key: its objects and its columns."""
 
 
-class Stored(NamedTuple):
+class WriteResult(NamedTuple):
     """Where events are durable: the result of a write.
 
     Attributes:
@@ -29,10 +29,10 @@ class Stored(NamedTuple):
     event_count: int
 
 
-NOTHING_STORED: Final = Stored(0, None, 0, 0)
+NOTHING_STORED: Final = WriteResult(0, None, 0, 0)
 """The outcome of a call without events."""
 
-BlockOutcome = Stored | MillraceError
+BlockOutcome = WriteResult | MillraceError
 """What became of a block: where it is stored, or why it is not."""
 
 
@@ -49,7 +49,7 @@ class Call:
         is_divided: whether what was written after it waits for it: it is partial, or has or had several blocks.
     """
 
-    future: "asyncio.Future[Stored]"
+    future: "asyncio.Future[WriteResult]"
     order: int = 0
     missing: int = 0
     outcome: BlockOutcome | None = None
@@ -74,7 +74,7 @@ class Events(NamedTuple):
     values: list[bytes]
     keys: Keys
     times: Timestamps
-    futures: "list[asyncio.Future[Stored]]"
+    futures: "list[asyncio.Future[WriteResult]]"
     cost_bytes: int
     headers: Mapping[int, Headers] = NO_HEADERS
     call: Call | None = None
@@ -122,7 +122,7 @@ class Block:
     """
 
     payload: bytearray
-    futures: "list[asyncio.Future[Stored]]"
+    futures: "list[asyncio.Future[WriteResult]]"
     event_number: int
     event_count: int
     cost_bytes: int
@@ -164,7 +164,7 @@ def order_of(sequence: int) -> int:
     return sequence + 1
 
 
-def resolve(futures: "Sequence[asyncio.Future[Stored]]", outcome: BlockOutcome) -> None:
+def resolve(futures: "Sequence[asyncio.Future[WriteResult]]", outcome: BlockOutcome) -> None:
     """Resolve futures, those that were not cancelled."""
     if isinstance(outcome, MillraceError):
         for future in futures:
@@ -205,7 +205,7 @@ def joined(parts: Sequence[Events]) -> Events:
     values: list[bytes] = []
     keys: list[str | None] = []
     times: list[int] = []
-    futures: list[asyncio.Future[Stored]] = []
+    futures: list[asyncio.Future[WriteResult]] = []
     sequences: list[int] = []
     headers: dict[int, Headers] = {}
     for part in parts:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 
-from millrace.client.exit_flush import Unstored
+from millrace.client.exit_flush import WriterBacklog
 
 logger = logging.getLogger(__name__)
 
@@ -12,7 +12,7 @@ async def leave(
     kind: type[BaseException] | None,
     *,
     close: Callable[[], Awaitable[None]],
-    abandon: Callable[[], Unstored],
+    abandon: Callable[[], WriterBacklog],
     stream: str,
 ) -> None:
     """Close a writer; when the body was cancelled, abandon it, and wait for nothing.
@@ -34,7 +34,7 @@ async def leave(
         log_abandoned(abandon(), stream=stream, cause=kind)
 
 
-def log_abandoned(unstored: Unstored, *, stream: str, cause: type[BaseException]) -> None:
+def log_abandoned(unstored: WriterBacklog, *, stream: str, cause: type[BaseException]) -> None:
     """Count in the log what a writer abandons that is not known to be stored."""
     if any(unstored):
         logger.warning(

@@ -1,7 +1,7 @@
 """The life of a writer, which is told by why it takes nothing: it is not open yet, or was closed, or has failed."""
 
 from millrace.client.errors import ClientClosedError, NotOpenError
-from millrace.client.exit_flush import Unstored
+from millrace.client.exit_flush import WriterBacklog
 from millrace.model.errors import InvalidArgumentError, MillraceError
 
 from .delivery import Delivery
@@ -29,9 +29,9 @@ def check_new(refusal: MillraceError | None) -> None:
         raise refusal.with_traceback(None)
 
 
-def unstored_of(delivery: Delivery) -> Unstored:
+def unstored_of(delivery: Delivery) -> WriterBacklog:
     """Return the events that are not known to be stored, without those for which a caller has seen an error."""
     if delivery.failure is None and isinstance(delivery.refusal, ClientClosedError):
-        return Unstored()
+        return WriterBacklog()
     lost_count = 0 if delivery.failure is None else delivery.lost_count
-    return Unstored(events=delivery.held_count + delivery.refused.count + lost_count)
+    return WriterBacklog(events=delivery.held_count + delivery.refused.count + lost_count)

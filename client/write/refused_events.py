@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Final
 from weakref import WeakSet
 
-from .events import Stored
+from .events import WriteResult
 
 ERRORS_COUNT_MAX: Final = 100
 """So many errors are kept. Further events are counted, and only the last error of them is kept."""
@@ -60,7 +60,7 @@ class RefusedEvents:
             return error
 
 
-class WriteFuture(Future[Stored]):
+class WriteFuture(Future[WriteResult]):
     """The outcome of one `write` of the client for threads.
 
     Attributes:
@@ -75,7 +75,7 @@ class WriteFuture(Future[Stored]):
         self.refused = refused
         self.set_exception(error)
 
-    def result(self, timeout: float | None = None) -> Stored:
+    def result(self, timeout: float | None = None) -> WriteResult:
         """Return where the event is stored, or raise its error; see `concurrent.futures.Future.result`."""
         self.exception(timeout)  # which sees the error
         return super().result()

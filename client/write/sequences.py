@@ -16,9 +16,9 @@ from millrace.client.errors import SequencesMixedError
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.sequence_row import NO_SEQUENCE, SEQUENCE_MAX, SEQUENCES_PER_PLACE, SequenceRow, sequence_place
 
-from .events import Stored
+from .events import WriteResult
 
-STORED_BEFORE: Final = Stored(0, None, 0, 0)
+STORED_BEFORE: Final = WriteResult(0, None, 0, 0)
 """The outcome of an event that an earlier writer of the id has stored: nothing says where."""
 
 

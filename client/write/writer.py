@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from millrace.client.errors import BufferFullError, ClientClosedError, NotOpenError, StreamNotFoundError
-from millrace.client.exit_flush import OpenWriter, Unstored
+from millrace.client.exit_flush import UnclosedWriter, WriterBacklog
 from millrace.client.transport.channel import Channel
 from millrace.model.block_packing import NO_HEADERS, Headers, Timestamps, checked_headers
 from millrace.model.cut import StreamCut
@@ -40,7 +40,7 @@ from millrace.wire import messages as m
 
 from .arguments import check_size, checked_timestamp, checked_timestamps, headers_by_index, owned
 from .delivery import Delivery
-from .events import EVENT_COST_BYTES, NOTHING_STORED, Call, Events, Stored, order_of
+from .events import EVENT_COST_BYTES, NOTHING_STORED, Call, Events, WriteResult, order_of
 from .exclusive import release_soon
 from .leaving import leave, log_abandoned
 from .life import check_new, state_of, unstored_of
@@ -96,7 +96,7 @@ class Writer(Handle):
         self.known = False
         self._time_ns = channel.clock.time_ns
         channel.guard.check()
-        self._create_future: Callable[[], asyncio.Future[Stored]] = asyncio.get_running_loop().create_future
+        self._create_future: Callable[[], asyncio.Future[WriteResult]] = asyncio.get_running_loop().create_future
         self._buffer_bytes_max = options.buffer_bytes_max
         limit_s = delivery_limit_s(options.delivery_timeout_s, is_named=writer_id is not None)
         self._delivery = Delivery(channel, stream, options, limit_s=limit_s)
@@ -164,7 +164,7 @@ class Writer(Handle):
         )
         self._delivery.start(opening, rerouter)
         delivery = self._delivery
-        delivery.at_exit = OpenWriter(
+        delivery.at_exit = UnclosedWriter(
             self.stream, self._guard, unstored=partial(unstored_of, delivery), settle=delivery.flush
         )
 
@@ -202,7 +202,7 @@ class Writer(Handle):
         sequence: int | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[WriteResult]":
         """Take one event; the future is done when it is durable. Never waits.
 
         Cancelling the future does not take the event back. A future may be ignored: `flush` and leaving
@@ -294,7 +294,7 @@ class Writer(Handle):
         first_sequence: int | None = None,
         timestamps_us: Timestamps = None,
         headers: Headers | Sequence[Headers | None] | None = None,
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[WriteResult]":
         """Take many events; the future is done when all are durable. Never waits.
 
         With one key, or none, they become one block: contiguous in one segment and stored all or nothing. With a key
@@ -347,7 +347,7 @@ class Writer(Handle):
             targets.rotate(segment)
         return call.future
 
-    def write_arrow(self, data: "pa.RecordBatch | pa.Table") -> "asyncio.Future[Stored]":
+    def write_arrow(self, data: "pa.RecordBatch | pa.Table") -> "asyncio.Future[WriteResult]":
         """Take the events of a record batch or a table; the future is done when all are durable. Never waits.
 
         Column `value` is binary; `key`, `timestamp` and `headers` may be left out. Such are the batches that
@@ -402,7 +402,7 @@ class Writer(Handle):
         sequence: int | None = None,
         timestamp_us: int | None = None,
         headers: Headers | None = None,
-    ) -> "asyncio.Future[Stored]":
+    ) -> "asyncio.Future[WriteResult]":
         """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
         await self.drain()
         return self.write(value, key=key, sequence=sequence, timestamp_us=timestamp_us, headers=headers)
@@ -506,7 +506,7 @@ class Writer(Handle):
         self._release_soon()
         self._delivery.stop(ClientClosedError("the writer was closed"))
 
-    def _abandon(self) -> Unstored:
+    def _abandon(self) -> WriterBacklog:
         unstored = unstored_of(self._delivery)
         self._stop()
         return unstored
@@ -523,7 +523,7 @@ class Writer(Handle):
         if failure is not None:
             raise failure
 
-    def _recognised(self, last: int) -> "asyncio.Future[Stored]":
+    def _recognised(self, last: int) -> "asyncio.Future[WriteResult]":
         """Return the outcome of events that were stored before the writer was opened."""
         self._sequences.take(last)
         self._delivery.note_idle()
@@ -531,14 +531,14 @@ class Writer(Handle):
         future.set_result(STORED_BEFORE)
         return future
 
-    def _wrote_nothing(self, events: Events) -> "asyncio.Future[Stored]":
+    def _wrote_nothing(self, events: Events) -> "asyncio.Future[WriteResult]":
         """Return the outcome of a call without events, once it is known to be one."""
         _check_counts(events)
         future = self._create_future()
         future.set_result(NOTHING_STORED)
         return future
 
-    def _write_to_several(self, events: Events, first_sequence: int | None) -> "asyncio.Future[Stored]":
+    def _write_to_several(self, events: Events, first_sequence: int | None) -> "asyncio.Future[WriteResult]":
         """Send a call whose events may belong to several segments, without those that are stored before."""
         keys, call, count = events.keys, events.call, len(events.values)
         assert call is not None

@@ -16,7 +16,7 @@ from millrace.wire import messages as m
 from .routing import place_of
 
 
-class Outcome(StrEnum):
+class EventOutcome(StrEnum):
     """What became of an event, as far as the server knows."""
 
     STORED = "stored"
@@ -55,14 +55,14 @@ class WriterInfo(ShortRepr):
         """Everything that was written with a sequence up to this one is durable; -1 if nothing is."""
         return self.sequences.through
 
-    def outcome_of_sequence(self, sequence: int, *, key: str | None = None) -> Outcome:
+    def outcome_of_sequence(self, sequence: int, *, key: str | None = None) -> EventOutcome:
         """Return what became of the event with this sequence and key. One that is not stored may still be in flight."""
         if self.expired_us is not None:
-            return Outcome.EXPIRED
+            return EventOutcome.EXPIRED
         is_stored = self.sequences.is_stored(sequence, place=place_of(key, sequence=sequence))
-        return Outcome.STORED if is_stored else Outcome.NOT_STORED
+        return EventOutcome.STORED if is_stored else EventOutcome.NOT_STORED
 
-    def outcome(self, segment_id: int, event_number: int) -> Outcome:
+    def outcome(self, segment_id: int, event_number: int) -> EventOutcome:
         """Return what became of one event. One that is not stored may still be in flight.
 
         Raises:
@@ -71,10 +71,10 @@ class WriterInfo(ShortRepr):
         if event_number < 1:
             raise InvalidArgumentError(f"event numbers start from 1, {event_number} is none")
         if self.expired_us is not None:
-            return Outcome.EXPIRED
+            return EventOutcome.EXPIRED
         if segment_id not in self.last_event_numbers:
             raise InvalidArgumentError(f"{self.stream} has no segment {segment_id}; truncation drops whole segments")
-        return Outcome.STORED if event_number <= self.last_event_numbers[segment_id] else Outcome.NOT_STORED
+        return EventOutcome.STORED if event_number <= self.last_event_numbers[segment_id] else EventOutcome.NOT_STORED
 
 
 async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> WriterInfo | None:

@@ -82,7 +82,7 @@ class Load:
                 await asyncio.sleep(TICK_S)
 
     def _send(self, writer: millrace.Writer, reading: Reading) -> None:
-        def answered(future: "asyncio.Future[millrace.Stored]") -> None:
+        def answered(future: "asyncio.Future[millrace.WriteResult]") -> None:
             if not future.cancelled() and future.exception() is None:
                 self.acked.append(reading)
                 self.acks.beat()

@@ -29,7 +29,7 @@ from millrace.wire.limits import (
     SEQUENCED_APPEND_HEADER_SIZE_BYTES,
     UNREAD_PING_S,
 )
-from millrace.wire.server_session import Received, ServerSession
+from millrace.wire.server_session import ClientFrame, ServerSession
 from millrace.wire.session import CLOSED, DRAINING, negotiate_version
 
 from .connections import SHED_FRAME, Connections
@@ -335,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- frames ---
 
-    def _take(self, received: Received) -> None:
+    def _take(self, received: ClientFrame) -> None:
         self._counters.frames_total += 1
         if isinstance(received.message, m.Hello):
             self._greet(received.message, received.request_id)

@@ -17,7 +17,7 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import WireError
 from millrace.wire.framing import encode
 from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
-from millrace.wire.server_session import CARRIED_OUT, Received
+from millrace.wire.server_session import CARRIED_OUT, ClientFrame
 
 from .flow_control import FlowControl, Reason
 from .handlers import BEFORE_APPENDS, Handlers, PendingReply, ReadyReply
@@ -122,7 +122,7 @@ class Dispatcher:
         self._flow.set(Reason.APPENDS_IN_FLIGHT, appends.count >= APPENDS_IN_FLIGHT_MAX)
         self._progressed()
 
-    def take(self, received: Received) -> None:
+    def take(self, received: ClientFrame) -> None:
         """Carry out a frame that is neither HELLO nor an append."""
         request_id, message, held_bytes, is_answered = received
         if message.type in CARRIED_OUT:

@@ -21,15 +21,15 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType, TimestampNTZType, TimestampType
 
 from millrace.spark_source.errors import SchemaError
-from millrace.spark_source.values import Encoded, ValueEncoder
-from millrace.spark_source.values.dead_letters import Refused
+from millrace.spark_source.values import EncodedRows, ValueEncoder
+from millrace.spark_source.values.dead_letters import RefusedRows
 
 if TYPE_CHECKING:
     from .options import SinkOptions
 
 
-class Made(NamedTuple):
-    """Events of rows.
+class RowEvents(NamedTuple):
+    """The events of a batch of rows.
 
     Attributes:
         events: with the columns of events.
@@ -39,10 +39,10 @@ class Made(NamedTuple):
 
     events: pa.RecordBatch
     rows: Sequence[int]
-    refused: Refused | None = None
+    refused: RefusedRows | None = None
 
 
-EventMaker = Callable[[pa.RecordBatch], Iterable[Made]]
+EventMaker = Callable[[pa.RecordBatch], Iterable[RowEvents]]
 """Makes of a batch of rows, as Spark hands it to a writer, the events of it."""
 
 COLUMN_TYPES: Final = {
@@ -77,8 +77,10 @@ def maker_of(schema: StructType, options: "SinkOptions") -> EventMaker:
     return make
 
 
-def _made(encoded: Encoded) -> Made:
-    return Made(encoded.events, encoded.rows.tolist(), Refused.by_encoder(encoded) if encoded.reasons else None)
+def _made(encoded: EncodedRows) -> RowEvents:
+    return RowEvents(
+        encoded.events, encoded.rows.tolist(), RefusedRows.by_encoder(encoded) if encoded.reasons else None
+    )
 
 
 def _check_events(schema: StructType) -> None:
@@ -114,14 +116,14 @@ def batches_by_stream(events: pa.RecordBatch, *, default: str | None) -> Iterato
         yield name, others if len(names) == 1 else others.filter(pc.equal(streams, name))
 
 
-def _with_binary_values(batch: pa.RecordBatch) -> Iterable[Made]:
+def _with_binary_values(batch: pa.RecordBatch) -> Iterable[RowEvents]:
     number = batch.schema.get_field_index("value")
     kind = batch.schema.field(number).type
     if pa.types.is_large_string(kind):
         batch = batch.set_column(number, "value", batch.column(number).cast(pa.large_binary()))
     elif pa.types.is_string(kind):
         batch = batch.set_column(number, "value", batch.column(number).cast(pa.binary()))
-    yield Made(batch, range(batch.num_rows))
+    yield RowEvents(batch, range(batch.num_rows))
 
 
 def _is_taken(name: str, kind: DataType) -> bool:

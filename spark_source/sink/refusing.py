@@ -15,8 +15,8 @@ from millrace.client.errors import ColumnInvalidError
 from millrace.client.write.arrow import events_of
 from millrace.model.errors import InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
-from millrace.spark_source.values import Malformed
-from millrace.spark_source.values.dead_letters import Refused
+from millrace.spark_source.values import MalformedValue
+from millrace.spark_source.values.dead_letters import RefusedRows
 
 if TYPE_CHECKING:
     from .options import SinkOptions
@@ -45,9 +45,9 @@ def check_events(events: pa.RecordBatch, *, append_size_max: int = APPEND_SIZE_B
             raise ColumnInvalidError(name, _ROW.sub("", str(error).removeprefix(f"column {name!r} "))) from None
 
 
-def split_streams(events: pa.RecordBatch, options: "SinkOptions") -> tuple[pa.RecordBatch, Refused]:
+def split_streams(events: pa.RecordBatch, options: "SinkOptions") -> tuple[pa.RecordBatch, RefusedRows]:
     """Return the events whose column `stream` names one of the option, and the others."""
-    nothing = Refused(events.slice(0, 0), ())
+    nothing = RefusedRows(events.slice(0, 0), ())
     if "stream" not in events.schema.names:
         return events, nothing
     named = events.column("stream")
@@ -60,10 +60,10 @@ def split_streams(events: pa.RecordBatch, options: "SinkOptions") -> tuple[pa.Re
     texts = named.cast(pa.binary()).take(pa.array(bad, pa.int64())).to_pylist()
     listed = ", ".join(options.streams)
     reasons = tuple(
-        Malformed(number, f"is {_shown(text)}, and the option stream names {listed}", "stream")
+        MalformedValue(number, f"is {_shown(text)}, and the option stream names {listed}", "stream")
         for number, text in zip(bad, texts, strict=True)
     )
-    return events.filter(known), Refused(events.take(pa.array(bad, pa.int64())), reasons)
+    return events.filter(known), RefusedRows(events.take(pa.array(bad, pa.int64())), reasons)
 
 
 def _shown(text: bytes | None) -> str:

@@ -33,9 +33,9 @@ from millrace.model.errors import InvalidArgumentError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX
 from millrace.spark_source.errors import RowError, TransactionLostError
 from millrace.spark_source.link import Link
-from millrace.spark_source.values.dead_letters import Refused, dead_letters, split_refused
+from millrace.spark_source.values.dead_letters import RefusedRows, dead_letters, split_refused
 
-from .columns import EventMaker, Made, batches_by_stream
+from .columns import EventMaker, RowEvents, batches_by_stream
 from .identity import BatchIdentity
 from .message import TaskMessage
 from .options import SinkOptions
@@ -109,7 +109,7 @@ class SinkTask:
             self._write_made(made)
         self._row_count += batch.num_rows
 
-    def _write_made(self, made: Made) -> None:
+    def _write_made(self, made: RowEvents) -> None:
         if made.refused is not None:
             self._refuse(made.refused, [row.number for row in made.refused.reasons])
         events, unknown = split_streams(made.events, self._options)
@@ -125,7 +125,7 @@ class SinkTask:
                     self._write_without_refused(stream, piece, made, error)
 
     def _write_without_refused(
-        self, stream: str, events: pa.RecordBatch, made: Made, error: InvalidArgumentError
+        self, stream: str, events: pa.RecordBatch, made: RowEvents, error: InvalidArgumentError
     ) -> None:
         """Write the events that can be written. None of them was taken: they are checked before the first one is."""
         check = partial(check_events, append_size_max=self._append_size_max)
@@ -142,7 +142,7 @@ class SinkTask:
         self._refuse(refused, (), stream=stream)
 
     def _refuse(
-        self, refused: Refused, rows: Sequence[int], *, stream: str | None = None, cause: Exception | None = None
+        self, refused: RefusedRows, rows: Sequence[int], *, stream: str | None = None, cause: Exception | None = None
     ) -> None:
         """Write rows as dead letters; raise RowError if there is no stream for these.
 

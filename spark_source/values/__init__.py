@@ -1,20 +1,20 @@
 """Typed values: what both ends make of the rows of a schema, as JSON or as Arrow. Pure: nothing here waits or asks."""
 
-from millrace.client.values.codec import Decoded, Decoder, Malformed
+from millrace.client.values.codec import DecodedRows, Decoder, MalformedValue
 from millrace.client.values.json_decoder import JsonDecoder
 
 from .arrow_decoder import ArrowDecoder
 from .arrow_types import arrow_fields
-from .encoder import Encoded, ValueEncoder
+from .encoder import EncodedRows, ValueEncoder
 from .formats import Mode, ValueFormat
 
 __all__ = [
     "ArrowDecoder",
-    "Decoded",
+    "DecodedRows",
     "Decoder",
-    "Encoded",
+    "EncodedRows",
     "JsonDecoder",
-    "Malformed",
+    "MalformedValue",
     "Mode",
     "ValueEncoder",
     "ValueFormat",

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.client.values.arrays import check_required, empty_batch, relaxed, restored
-from millrace.client.values.codec import Decoded, Malformed, MalformedError
+from millrace.client.values.codec import DecodedRows, MalformedError, MalformedValue
 
 GATHERED_ROWS_COUNT: Final = 65536
 GATHERED_SIZE_BYTES: Final = 16 << 20
@@ -28,19 +28,19 @@ class ArrowDecoder:
         self._schema = schema
         self._relaxed = pa.schema([pa.field(field.name, relaxed(field.type)) for field in schema])
 
-    def decode(self, values: pa.BinaryArray) -> Iterator[Decoded]:
+    def decode(self, values: pa.BinaryArray) -> Iterator[DecodedRows]:
         """Yield the rows of all values; see `Decoder`."""
-        gathered = _Gathered(self._schema)
+        gathered = _RowBuffer(self._schema)
         for number, value in enumerate(values):
             try:
                 rows = self._read(value.as_buffer())
             except MalformedError as error:
-                gathered.malformed.append(Malformed(number, error.reason, error.column))
+                gathered.malformed.append(MalformedValue(number, error.reason, error.column))
             else:
                 gathered.add(number, rows)
             if gathered.is_full:
                 yield gathered.decoded()
-                gathered = _Gathered(self._schema)
+                gathered = _RowBuffer(self._schema)
         yield gathered.decoded()
 
     def _read(self, value: pa.Buffer) -> list[pa.RecordBatch]:
@@ -81,7 +81,7 @@ class ArrowDecoder:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-class _Gathered:
+class _RowBuffer:
     """Rows of some values, to be handed over together."""
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -90,7 +90,7 @@ class _Gathered:
         self._events: list[int] = []
         self._counts: list[int] = []
         self._row_count = self._size_bytes = 0
-        self.malformed: list[Malformed] = []
+        self.malformed: list[MalformedValue] = []
 
     @property
     def is_full(self) -> bool:
@@ -106,11 +106,11 @@ class _Gathered:
         self._row_count += count
         self._size_bytes += sum(batch.nbytes for batch in batches)
 
-    def decoded(self) -> Decoded:
+    def decoded(self) -> DecodedRows:
         """Return the rows, as one batch."""
         counts = np.array(self._counts, dtype=np.int64)
         firsts = np.cumsum(counts) - counts
-        return Decoded(
+        return DecodedRows(
             columns=pa.concat_batches(self._batches) if self._batches else empty_batch(self._schema),
             events=np.repeat(np.array(self._events, dtype=np.int64), counts),
             rows=(np.arange(self._row_count) - np.repeat(firsts, counts)).astype(np.int32),

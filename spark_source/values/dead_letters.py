@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from millrace.client.values.codec import Malformed, MalformedError, sift
+from millrace.client.values.codec import MalformedError, MalformedValue, sift
 from millrace.model.block_packing import checked_headers
 from millrace.model.errors import MillraceError
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 
-from .encoder import Encoded
+from .encoder import EncodedRows
 
 KEPT_SIZE_BYTES: Final = 1 << 20
 """Of a value that is larger than an event can be."""
@@ -47,7 +47,7 @@ _GIVEN_TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedRows:
     """Rows of a batch that can be no event.
 
     Attributes:
@@ -57,18 +57,18 @@ class Refused:
     """
 
     events: pa.RecordBatch
-    reasons: tuple[Malformed, ...]
+    reasons: tuple[MalformedValue, ...]
     value_format: str | None = None
 
     @classmethod
-    def by_encoder(cls, encoded: Encoded) -> "Refused":
+    def by_encoder(cls, encoded: EncodedRows) -> "RefusedRows":
         """Return the rows that have no form in the format."""
         return cls(encoded.refused, encoded.reasons, "arrow")
 
 
 def split_refused(
     events: pa.RecordBatch, check: Callable[[pa.RecordBatch], object], *, ends_at_first: bool = False
-) -> tuple[list[pa.RecordBatch], Refused]:
+) -> tuple[list[pa.RecordBatch], RefusedRows]:
     """Return the events that can be written, in their order, and those that cannot.
 
     Args:
@@ -88,11 +88,11 @@ def split_refused(
 
     pieces, malformed = sift(0, len(events), checked, ends_at_first=ends_at_first)
     refused = events.take(pa.array([row.number for row in malformed], pa.int64()))
-    return [piece for _, piece in pieces], Refused(refused, tuple(malformed))
+    return [piece for _, piece in pieces], RefusedRows(refused, tuple(malformed))
 
 
 def dead_letters(
-    refused: Refused, *, stream: str | None, batch: str, append_size_max: int = APPEND_SIZE_BYTES_MAX
+    refused: RefusedRows, *, stream: str | None, batch: str, append_size_max: int = APPEND_SIZE_BYTES_MAX
 ) -> pa.RecordBatch:
     """Return the events for the dead-letter stream.
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, MapType, ShortType, StringType, StructType
 
 from millrace.client.values.arrays import numbers, relaxed
-from millrace.client.values.codec import Malformed, MalformedError, sift
+from millrace.client.values.codec import MalformedError, MalformedValue, sift
 from millrace.spark_source.errors import OptionError, SchemaError
 
 from .arrow_encoder import encode_arrow, events_of_rows
@@ -43,7 +43,7 @@ _KEY_TYPES: Final = (StringType, ByteType, ShortType, IntegerType, LongType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Encoded:
+class EncodedRows:
     """Events of some rows.
 
     Attributes:
@@ -55,7 +55,7 @@ class Encoded:
 
     events: pa.RecordBatch
     refused: pa.RecordBatch
-    reasons: tuple[Malformed, ...]
+    reasons: tuple[MalformedValue, ...]
     rows: npt.NDArray[np.int64]
 
 
@@ -82,14 +82,14 @@ class ValueEncoder:
             raise SchemaError(schema.names[0] if schema.names else "value", "there is no column to encode beside it")
         self._schema = pa.schema([pa.field(field.name, relaxed(field.type)) for field in fields])
 
-    def encode(self, batch: pa.RecordBatch) -> Iterator[Encoded]:
+    def encode(self, batch: pa.RecordBatch) -> Iterator[EncodedRows]:
         """Yield the events of a batch as Spark hands it to a writer."""
         first = 0
         for part in _parts(batch):
             yield self._encode(part, first)
             first += len(part)
 
-    def _encode(self, batch: pa.RecordBatch, first: int) -> Encoded:
+    def _encode(self, batch: pa.RecordBatch, first: int) -> EncodedRows:
         rows = pa.RecordBatch.from_arrays(
             [batch.column(field.name).cast(field.type) for field in self._schema], schema=self._schema
         )
@@ -105,7 +105,7 @@ class ValueEncoder:
             values, kept = _arrow_events(rows, own, _numbers_between(pieces))
         bad = np.array([row.number for row in malformed], dtype=np.int64)
         texts = [encode_arrow(rows.slice(row, 1)).to_pybytes() for row in bad.tolist()]
-        return Encoded(
+        return EncodedRows(
             events=_events(values, own, kept),
             refused=_events(pa.array(texts, pa.binary()), own, bad),
             reasons=tuple(row._replace(number=row.number + first) for row in malformed),

@@ -12,7 +12,7 @@ from millrace.cli.main import main
 from millrace.cli.output import print_error, print_facts, print_json, print_table, progress
 from millrace.client import blocking
 from millrace.client.testing import TestServer
-from millrace.client.waiting import Waiting, WaitReason
+from millrace.client.waiting import WaitInfo, WaitReason
 from millrace.model.policy import ScalingPolicy, StreamConfig
 
 
@@ -60,7 +60,7 @@ class Terminal(io.StringIO):
         return True
 
 
-WAITING = Waiting(reason=WaitReason.NO_SPACE, since_s=0.0, detail="the disk is full")
+WAITING = WaitInfo(reason=WaitReason.NO_SPACE, since_s=0.0, detail="the disk is full")
 
 
 def test_a_progress_bar_shows_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

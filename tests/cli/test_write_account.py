@@ -1,7 +1,7 @@
 from concurrent.futures import Future
 
 from millrace.cli.input_lines import Lines
-from millrace.cli.write_account import Account, Resuming
+from millrace.cli.write_account import LineAccount, ResumeAdvice
 
 
 def group(first: int, count: int) -> Lines:
@@ -9,7 +9,7 @@ def group(first: int, count: int) -> Lines:
 
 
 def test_lines_count_as_stored_up_to_the_first_that_is_not() -> None:
-    account = Account()
+    account = LineAccount()
     first, second, third = (Future[None]() for _ in range(3))
     for lines, future in ((group(2, 3), first), (group(5, 2), second), (group(7, 4), third)):
         account.sent(lines, future)
@@ -20,14 +20,14 @@ def test_lines_count_as_stored_up_to_the_first_that_is_not() -> None:
 
     assert (account.stored_through, account.stored_count, account.sent_count) == (4, 7, 9)
     assert account.doubtful_count == 6
-    assert Resuming(arguments=["write", "a/b"], writer_id=None).text(account, "a/b") == (
+    assert ResumeAdvice(arguments=["write", "a/b"], writer_id=None).text(account, "a/b") == (
         "7 lines are stored in a/b; up to 6 lines after line 4 may be, too; to resume after line 4: "
         "tail -n +5 FILE | millrace write a/b"
     )
 
 
 def test_a_cancelled_write_is_not_stored() -> None:
-    account = Account()
+    account = LineAccount()
     future = Future[None]()
     account.sent(group(1, 1), future)
     assert future.cancel()
@@ -37,8 +37,8 @@ def test_a_cancelled_write_is_not_stored() -> None:
 
 
 def test_a_named_writer_is_given_everything_again() -> None:
-    account = Account(stored_through=9, stored_count=5, sent_count=5)
-    resuming = Resuming(
+    account = LineAccount(stored_through=9, stored_count=5, sent_count=5)
+    resuming = ResumeAdvice(
         arguments=["write", "a/b", "--writer-id", "two words"], writer_id="two words", resumed_through=4
     )
 
@@ -49,4 +49,7 @@ def test_a_named_writer_is_given_everything_again() -> None:
 
 
 def test_what_was_typed_cannot_be_given_again() -> None:
-    assert Resuming(arguments=[], writer_id=None, is_typed=True).text(Account(), "a/b") == "0 lines are stored in a/b"
+    assert (
+        ResumeAdvice(arguments=[], writer_id=None, is_typed=True).text(LineAccount(), "a/b")
+        == "0 lines are stored in a/b"
+    )

@@ -9,7 +9,7 @@ import pytest
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.exit_flush import OpenWriter, Unstored, _report
+from millrace.client.exit_flush import UnclosedWriter, WriterBacklog, _report
 from millrace.client.testing import TestServer
 from millrace.client.transport.fork_guard import ForkGuard
 
@@ -138,7 +138,9 @@ async def test_a_writer_that_is_collected_open_leaves_a_line(
 ) -> None:
     guard = ForkGuard()
     for stream, size_bytes in (("a/b", 3), ("a/none", 0)):
-        writer = OpenWriter(stream, guard, unstored=partial(Unstored, bytes=size_bytes), settle=asyncio.Event().wait)
+        writer = UnclosedWriter(
+            stream, guard, unstored=partial(WriterBacklog, bytes=size_bytes), settle=asyncio.Event().wait
+        )
         guard.forked = is_forked
         del writer
     expected = ["writer was never closed stream=a/b unacknowledged_events=0 unacknowledged_bytes=3"]
@@ -155,9 +157,9 @@ async def test_a_writer_that_was_closed_counts_nothing(
     at_exit = writer._delivery.at_exit
     assert at_exit is not None
     future = writer.write(b"x")
-    assert at_exit.unstored() == Unstored(events=1)
+    assert at_exit.unstored() == WriterBacklog(events=1)
     await at_exit.settle()
-    assert at_exit.unstored() == Unstored()
+    assert at_exit.unstored() == WriterBacklog()
     assert future.done()
     await writer.close()
     _report([at_exit])

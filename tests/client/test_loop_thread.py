@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import millrace
-from millrace.client.loop_thread import Blocking, LoopThread, Opened, iterated, opened, started, waited, wrapped
+from millrace.client.loop_thread import Blocking, LoopThread, OpenProxy, iterated, opened, started, waited, wrapped
 from tests.support.waiting import PATIENCE_S
 
 
@@ -76,7 +76,7 @@ class Counter:
         return self
 
 
-class Item(Opened[str]):
+class Item(OpenProxy[str]):
     def upper(self) -> str:
         return self._target.upper()
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from millrace.client.errors import ConnectionLostError, NoSpaceError, ServerUnreachableError, error_of_reply
-from millrace.client.waiting import LOG_INTERVAL_S, Waiting, WaitReason, Waits, reason_of
+from millrace.client.waiting import LOG_INTERVAL_S, WaitInfo, WaitReason, Waits, reason_of
 from millrace.wire.errors import RETRIABLE, ErrorCode
 from tests.support.clock import ManualClock
 from tests.support.model_server import error_reply
@@ -18,7 +18,7 @@ class Told:
 
     def __init__(self, records: Callable[[], list[logging.LogRecord]]) -> None:
         self.clock = ManualClock()
-        self.changes: list[Waiting | None] = []
+        self.changes: list[WaitInfo | None] = []
         self.waits = Waits("db:1", monotonic_s=self.clock.monotonic_s, on_change=self.changes.append)
         self._records = records
 
@@ -69,9 +69,9 @@ def test_the_wait_that_began_first_is_the_one_that_is_shown(told: Told) -> None:
     told.waits.begin(2, FULL)
     told.clock.move(5)
     told.waits.begin(1, FULL)
-    assert told.waits.current == Waiting(reason=WaitReason.NO_SPACE, since_s=begin_s, detail="the disk is full")
+    assert told.waits.current == WaitInfo(reason=WaitReason.NO_SPACE, since_s=begin_s, detail="the disk is full")
     told.waits.end(1)
-    assert told.waits.current == Waiting(reason=WaitReason.NO_SPACE, since_s=begin_s + 5, detail="the disk is full")
+    assert told.waits.current == WaitInfo(reason=WaitReason.NO_SPACE, since_s=begin_s + 5, detail="the disk is full")
     told.waits.end(2)
     told.waits.end(2)
     assert told.waits.current is None

@@ -10,7 +10,7 @@ import pytest_asyncio
 import millrace
 from millrace.client.client import Client
 from millrace.client.errors import OutcomeUnknownError, WriterExpiredError
-from millrace.client.write.writer_info import Outcome, WriterInfo
+from millrace.client.write.writer_info import EventOutcome, WriterInfo
 from millrace.model.errors import InvalidArgumentError
 from millrace.server.app import Server
 from millrace.server.streams import WritersOptions
@@ -239,7 +239,7 @@ async def test_what_is_known_of_a_writer(client: Client, server: Server, clock: 
     assert info.expired_us is not None
     assert CLOCK_START_US + IDLE_S * 1_000_000 <= info.expired_us <= clock.unix_us()
     assert info.last_event_numbers == {}
-    assert info.outcome(segment.segment_id, 1) is Outcome.EXPIRED
+    assert info.outcome(segment.segment_id, 1) is EventOutcome.EXPIRED
 
 
 async def test_threads_are_told_the_same(client: Client, server: Server, clock: ManualClock) -> None:

@@ -13,9 +13,9 @@ import millrace
 from millrace.client.client import Client
 from millrace.client.errors import SequencesMixedError, WriterFencedError
 from millrace.client.testing import TestServer
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.options import WriterOptions
-from millrace.client.write.writer_info import Outcome
+from millrace.client.write.writer_info import EventOutcome
 from millrace.model.cut import TAIL
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError
 from millrace.model.limits import EVENT_SIZE_BYTES_MAX
@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.asyncio
 
-BEFORE = Stored(0, None, 0, 0)
+BEFORE = WriteResult(0, None, 0, 0)
 
 
 async def numbers_of(client: Client, stream: str) -> list[int]:
@@ -152,8 +152,8 @@ async def test_an_idle_writer_tells_what_it_has_stored(client: Client, name: str
         info = await client.writer_info(name, f"{name}:w")
         assert info is not None
         assert info.sequences.pieces() == []
-        assert info.outcome_of_sequence(19, key="k19") is Outcome.STORED
-        assert info.outcome_of_sequence(20, key="k1") is Outcome.NOT_STORED
+        assert info.outcome_of_sequence(19, key="k19") is EventOutcome.STORED
+        assert info.outcome_of_sequence(20, key="k1") is EventOutcome.NOT_STORED
 
 
 async def test_a_cancelled_future_keeps_its_event_and_its_sequence(client: Client, name: str) -> None:

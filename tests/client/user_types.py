@@ -26,8 +26,8 @@ async def with_asyncio() -> None:
 
         async with client.writer("a/b", writer_id="w") as writer:
             assert_type(writer, millrace.Writer)
-            assert_type(writer.write(b"x", key="k"), asyncio.Future[millrace.Stored])
-            assert_type(await writer.write_many([b"x"]), millrace.Stored)
+            assert_type(writer.write(b"x", key="k"), asyncio.Future[millrace.WriteResult])
+            assert_type(await writer.write_many([b"x"]), millrace.WriteResult)
             assert_type(writer.stored_through, int)
 
         async with client.reader("a/b", start=HEAD, end=TAIL) as reader:
@@ -49,9 +49,9 @@ async def with_asyncio() -> None:
 
         async with client.transaction("a/b", name="t") as transaction:
             assert_type(transaction, millrace.Transaction)
-            assert_type(transaction.write(b"x"), asyncio.Future[millrace.Stored])
+            assert_type(transaction.write(b"x"), asyncio.Future[millrace.WriteResult])
             assert_type(await transaction.branch().finish(), millrace.BranchToken)
-            assert_type(await transaction.commit(), millrace.Committed)
+            assert_type(await transaction.commit(), millrace.CommitResult)
 
         async with client.byte_writer("a/b") as bytes_writer, client.byte_reader("a/b") as bytes_reader:
             assert_type(await bytes_writer.write(b"x"), int)
@@ -71,8 +71,8 @@ def with_threads() -> None:
 
         with client.writer("a/b", writer_id="w") as writer:
             assert_type(writer, blocking.Writer)
-            assert_type(writer.write(b"x", key="k"), concurrent.futures.Future[millrace.Stored])
-            assert_type(writer.write_many([b"x"]).result(), millrace.Stored)
+            assert_type(writer.write(b"x", key="k"), concurrent.futures.Future[millrace.WriteResult])
+            assert_type(writer.write_many([b"x"]).result(), millrace.WriteResult)
             assert_type(writer.stored_through, int)
 
         with client.reader("a/b", start=HEAD, end=TAIL) as reader:
@@ -90,9 +90,9 @@ def with_threads() -> None:
 
         with client.transaction("a/b", name="t") as transaction:
             assert_type(transaction, blocking.Transaction)
-            assert_type(transaction.write(b"x"), concurrent.futures.Future[millrace.Stored])
+            assert_type(transaction.write(b"x"), concurrent.futures.Future[millrace.WriteResult])
             assert_type(transaction.branch().finish(), millrace.BranchToken)
-            assert_type(transaction.commit(), millrace.Committed)
+            assert_type(transaction.commit(), millrace.CommitResult)
 
         with client.byte_writer("a/b") as bytes_writer, client.byte_reader("a/b") as bytes_reader:
             assert_type(bytes_writer, blocking.ByteWriter)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from millrace.client.errors import ClientClosedError, NotOpenError, WriterFencedError
 from millrace.client.transport.channel import Channel
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.model.key_range import key_place
@@ -57,7 +57,7 @@ class Life:
     opening: "asyncio.Task[None]"
     # The next call of the plan.
     place: int = 0
-    futures: list["asyncio.Future[Stored]"] = field(default_factory=list)
+    futures: list["asyncio.Future[WriteResult]"] = field(default_factory=list)
 
 
 class Walk:

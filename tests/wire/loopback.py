@@ -9,7 +9,7 @@ from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX
 from millrace.wire.receive_buffer import UNLIMITED, Allowance
-from millrace.wire.server_session import Received, ServerSession
+from millrace.wire.server_session import ClientFrame, ServerSession
 from millrace.wire.session import Session
 
 
@@ -99,13 +99,13 @@ class Loopback:
         self.to_client = Wire(self.client)
         self.client.greet(session_id=bytes(16), client="test", token="", subject="hello")
         (hello,) = self.serve()
-        assert isinstance(hello, Received)
+        assert isinstance(hello, ClientFrame)
         assert isinstance(hello.message, m.Hello)
         self.server.put(encode(hello_reply(appends_in_flight_max=appends_in_flight_max), request_id=hello.request_id))
         (greeted,) = self.listen()
-        assert greeted.subject == "hello"  # type: ignore[union-attr]  # HELLO_REPLY is a Received
+        assert greeted.subject == "hello"  # type: ignore[union-attr]  # HELLO_REPLY is a ServerFrame
 
-    def serve(self, size: int = 1 << 30) -> list[AppendRun | Received]:
+    def serve(self, size: int = 1 << 30) -> list[AppendRun | ClientFrame]:
         """Let bytes arrive at the server; return what the client asks for."""
         self.to_server.take(self.client)
         events = []

@@ -3,7 +3,7 @@
 import pytest
 
 from millrace.wire import messages as m
-from millrace.wire.client_session import Acked, ClientEvent, ClientSession, PieceReceived, Received
+from millrace.wire.client_session import AppendAcks, ClientEvent, ClientSession, PieceFrame, ServerFrame
 from millrace.wire.errors import ChecksumError, CodecError, ProtocolError, UnsupportedVersionError
 from millrace.wire.framing import encode, encode_data
 
@@ -45,7 +45,7 @@ def test_the_handshake_ends_with_the_limits_of_the_server() -> None:
 
     (event,) = arrive(it, encode(hello_reply(appends_in_flight_max=7), request_id=1))
 
-    assert isinstance(event, Received)
+    assert isinstance(event, ServerFrame)
     assert event.subject == "hello"
     assert it.server == event.message
     assert it.appends.count_max == 7
@@ -57,7 +57,7 @@ def test_a_server_that_refuses_the_handshake_says_why_and_ends_the_session() -> 
 
     (event,) = arrive(it, encode(refusal(RefusedError()), request_id=1))
 
-    assert isinstance(event, Received)
+    assert isinstance(event, ServerFrame)
     assert event.subject == "hello"
     assert it.is_closed
 
@@ -91,10 +91,10 @@ def test_each_answer_comes_with_its_subject() -> None:
         + encode(m.Done(1), request_id=asked),
     )
 
-    assert [event.subject for event in events if not isinstance(event, Acked)] == [
+    assert [event.subject for event in events if not isinstance(event, AppendAcks)] == [
         "followed", "read", "followed", "refused", "followed", "asked",
     ]  # fmt: skip
-    assert [event.appends for event in events if isinstance(event, Acked)] == [[("appended", 5)]]
+    assert [event.appends for event in events if isinstance(event, AppendAcks)] == [[("appended", 5)]]
     assert it.abandon() == []
     assert it.appends.size_bytes == 0
 
@@ -126,8 +126,8 @@ def test_a_forgotten_request_has_no_subject() -> None:
     pushed, refused = arrive(it, data(followed) + encode(refusal(RefusedError()), request_id=followed))
 
     assert len(frames) == 3, "SUBSCRIBE, CREDIT, UNSUBSCRIBE; what has ended is granted nothing"
-    assert isinstance(pushed, PieceReceived)
-    assert isinstance(refused, Received)
+    assert isinstance(pushed, PieceFrame)
+    assert isinstance(refused, ServerFrame)
     assert (pushed.subject, refused.subject) == (None, None)
 
 
@@ -147,7 +147,7 @@ def test_notices_need_no_request() -> None:
         it, encode(m.Throttle(5, "full")) + encode(m.Ping(), request_id=8) + encode(m.Pong())
     )
 
-    assert [event.subject for event in (throttled, ping, pong) if isinstance(event, Received)] == [None] * 3
+    assert [event.subject for event in (throttled, ping, pong) if isinstance(event, ServerFrame)] == [None] * 3
     assert it.take_outbox(1.0) == [encode(m.Pong(), request_id=8)]
 
 

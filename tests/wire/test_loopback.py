@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from millrace.wire import messages as m
 from millrace.wire.append_pipeline import TakenAppends
 from millrace.wire.append_run import AppendRun
-from millrace.wire.client_session import Acked, PieceReceived
-from millrace.wire.client_session import Received as Answered
+from millrace.wire.client_session import AppendAcks, PieceFrame, ServerFrame
 from millrace.wire.framing import encode, encode_data
 from millrace.wire.limits import APPEND_HEADER_SIZE_BYTES
-from millrace.wire.server_session import Received
+from millrace.wire.server_session import ClientFrame
 
 from .loopback import Loopback, RefusedError, taken
 
@@ -75,11 +74,11 @@ class Sender:
     def listen(self, size: int) -> None:
         ids = list(self.sent)
         for event in self.loopback.listen(size):
-            if isinstance(event, Acked):
+            if isinstance(event, AppendAcks):
                 for subject, offset in event.appends:
                     assert ids[subject] not in self.offsets
                     self.offsets[ids[subject]] = offset
-            elif isinstance(event, Answered) and isinstance(event.message, m.ErrorReply):
+            elif isinstance(event, ServerFrame) and isinstance(event.message, m.ErrorReply):
                 assert event.request_id == ids[event.subject]
                 self.refused.add(event.request_id)
 
@@ -150,10 +149,10 @@ def test_data_arrives_whole_however_it_is_cut(payload: bytes, size: int) -> None
         events += loopback.listen(size)
 
     pushed, throttled = events
-    assert isinstance(pushed, PieceReceived)
+    assert isinstance(pushed, PieceFrame)
     assert (pushed.request_id, pushed.subject) == (request_id, "the read")
     assert tuple(pushed.piece) == (7, payload, 1000, 1)
-    assert throttled.message == m.Throttle(5, "for the test")  # type: ignore[union-attr]  # a Received
+    assert throttled.message == m.Throttle(5, "for the test")  # type: ignore[union-attr]  # a ServerFrame
 
 
 def test_a_ping_is_answered_in_its_place_among_what_is_sent() -> None:
@@ -174,5 +173,5 @@ def test_a_ping_is_answered_in_its_place_among_what_is_sent() -> None:
     assert loopback.to_server.deliver(1 << 20)
     seen = []
     while (event := server.next_event()) is not None:
-        seen.append("PONG" if event.__class__ is Received else server.appends.is_broken(1, 0))
+        seen.append("PONG" if event.__class__ is ClientFrame else server.appends.is_broken(1, 0))
     assert seen == [True, "PONG", False]

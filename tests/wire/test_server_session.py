@@ -13,7 +13,7 @@ from millrace.wire.server_session import (
     OBJECTS_PER_BYTE,
     REQUEST_SIZE_BYTES,
     UNNUMBERED,
-    Received,
+    ClientFrame,
     ServerSession,
 )
 from tests.support.tables import table
@@ -39,7 +39,7 @@ def append(request_id: int, payload: bytes, *, segment_id: int = 1) -> bytes:
     return encode_append_header(request_id=request_id, segment_id=segment_id, payload=payload) + payload
 
 
-def arrive(it: ServerSession, data: bytes) -> list[AppendRun | Received]:
+def arrive(it: ServerSession, data: bytes) -> list[AppendRun | ClientFrame]:
     """Let bytes arrive, as many at once as there is room for; return the events."""
     events = []
     while data and not it.is_short:
@@ -56,7 +56,7 @@ def arrive(it: ServerSession, data: bytes) -> list[AppendRun | Received]:
 def greeted(*, run_size_bytes_max: int = 1 << 16) -> ServerSession:
     it = server_session(run_size_bytes_max=run_size_bytes_max)
     (event,) = arrive(it, hello())
-    assert isinstance(event, Received)
+    assert isinstance(event, ClientFrame)
     assert isinstance(event.message, m.Hello)
     return it
 
@@ -79,7 +79,7 @@ def test_requests_come_one_by_one_and_appends_as_runs() -> None:
     )
 
     assert [run.frame_count for run in (first, second, third) if isinstance(run, AppendRun)] == [2, 1, 1]
-    assert isinstance(asked, Received)
+    assert isinstance(asked, ClientFrame)
     assert (asked.request_id, asked.message) == (3, m.GetSegment(1, ""))
 
 
@@ -125,7 +125,7 @@ def test_a_ping_is_answered_and_a_pong_mends() -> None:
 
     (ping, pong) = arrive(it, encode(m.Ping(), request_id=9) + encode(m.Pong(), request_id=1))
 
-    assert [ping, pong] == [Received(9, m.Ping()), Received(1, m.Pong())]
+    assert [ping, pong] == [ClientFrame(9, m.Ping()), ClientFrame(1, m.Pong())]
     assert it.take_outbox(1.0) == [encode(m.Pong(), request_id=9)]
 
 
@@ -140,7 +140,7 @@ def test_a_client_says_which_requests_it_wants_no_reply_to(cls: type[m.Message])
 
     events = arrive(it, encode(request, request_id=1) + encode(request, request_id=2, flags=m.RequestFlag.UNANSWERED))
 
-    assert [(each.message, each.is_answered) for each in events if isinstance(each, Received)] == [
+    assert [(each.message, each.is_answered) for each in events if isinstance(each, ClientFrame)] == [
         (request, True),
         (request, False),
     ]
@@ -183,13 +183,13 @@ def test_a_request_is_decoded_when_there_is_room_for_its_objects() -> None:
     allowance.is_full = True
 
     assert arrive(it, encode(READ, request_id=1) + encode(request, request_id=2) + append(3, b"a")) == [
-        Received(1, READ)
+        ClientFrame(1, READ)
     ]
     assert it.is_short
     allowance.is_full = False
     it.is_short = False
     held = REQUEST_SIZE_BYTES + OBJECTS_PER_BYTE * len(frame)
-    assert it.next_event() == Received(2, request, held)
+    assert it.next_event() == ClientFrame(2, request, held)
     assert allowance.held == held
     assert isinstance(it.next_event(), AppendRun)
     assert it.next_event() is None

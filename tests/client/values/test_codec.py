@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.client.values.codec import Malformed, MalformedError, groups, sift
+from millrace.client.values.codec import MalformedError, MalformedValue, groups, sift
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
@@ -16,7 +16,7 @@ def test_what_is_malformed_is_left_out_and_named(good: list[bool]) -> None:
 
     assert [number for _, piece in pieces for number in piece] == [number for number, ok in enumerate(good) if ok]
     assert all(start == piece[0] for start, piece in pieces)
-    assert malformed == [Malformed(number, "bad", "a") for number, ok in enumerate(good) if not ok]
+    assert malformed == [MalformedValue(number, "bad", "a") for number, ok in enumerate(good) if not ok]
 
 
 def test_one_bad_row_costs_two_tries_for_each_halving() -> None:
@@ -43,15 +43,15 @@ def test_where_the_first_is_enough_nothing_after_it_is_tried() -> None:
 
     pieces, malformed = sift(0, 65536, work, ends_at_first=True)
 
-    assert malformed == [Malformed(4321, "bad", None)]
+    assert malformed == [MalformedValue(4321, "bad", None)]
     assert pieces[0][0] == 0
     assert len(tries) <= 1 + 2 * 16
     assert all(start <= 4321 for start, _ in tries)
 
 
 def test_a_reason_names_its_column() -> None:
-    assert str(Malformed(1, "is bad")) == "is bad"
-    assert str(Malformed(1, "is bad", "a.b")) == 'column "a.b" is bad'
+    assert str(MalformedValue(1, "is bad")) == "is bad"
+    assert str(MalformedValue(1, "is bad", "a.b")) == 'column "a.b" is bad'
 
 
 @given(st.lists(st.integers(0, 50), max_size=30))

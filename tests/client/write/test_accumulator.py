@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.client.write.accumulator import Accumulator
-from millrace.client.write.events import Call, Events, Stored
+from millrace.client.write.events import Call, Events, WriteResult
 from millrace.model.compression import Compression
 from millrace.model.errors import EventTooLargeError
 from tests.support.examples import examples
@@ -20,7 +20,7 @@ def gathering(events: list[tuple[bytes, str | None]], last: int = 0) -> Accumula
 
 def events_of(events: list[tuple[bytes, str | None]]) -> Events:
     loop = asyncio.new_event_loop()
-    futures: list[asyncio.Future[Stored]] = [loop.create_future() for _ in events]
+    futures: list[asyncio.Future[WriteResult]] = [loop.create_future() for _ in events]
     loop.close()
     return Events(
         values=[value for value, _ in events],

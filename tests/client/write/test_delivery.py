@@ -16,7 +16,7 @@ from millrace.client.errors import (
     StreamSealedError,
     WriterExpiredError,
 )
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.model.errors import MillraceError
@@ -219,7 +219,7 @@ async def test_an_outage_while_successors_are_looked_for_does_not_end_the_writer
         assert (await future).segment_id in (2, 3)
 
 
-def answered(server: ModelServer, futures: "list[asyncio.Future[Stored]]") -> "list[asyncio.Future[Stored]]":
+def answered(server: ModelServer, futures: "list[asyncio.Future[WriteResult]]") -> "list[asyncio.Future[WriteResult]]":
     """Let the server answer what was written."""
     server.answer()
     return futures
@@ -358,14 +358,14 @@ async def test_a_stream_that_is_sealed_or_deleted_ends_its_writers() -> None:
 SMALL = WriterOptions(drain_high_bytes=1000, drain_low_bytes=500)
 
 
-async def sends(writer: Writer, count: int) -> list["asyncio.Task[asyncio.Future[Stored]]"]:
+async def sends(writer: Writer, count: int) -> list["asyncio.Task[asyncio.Future[WriteResult]]"]:
     """Start as many sends at once, of which the first fills the buffer."""
     tasks = [asyncio.create_task(writer.send(b"%d" % number + b"x" * 1000)) for number in range(count)]
     await turns()
     return tasks
 
 
-def done(tasks: list["asyncio.Task[asyncio.Future[Stored]]"]) -> list[int]:
+def done(tasks: list["asyncio.Task[asyncio.Future[WriteResult]]"]) -> list[int]:
     return [number for number, task in enumerate(tasks) if task.done()]
 
 

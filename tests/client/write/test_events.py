@@ -3,16 +3,16 @@ import asyncio
 import pytest
 
 from millrace.client.write.accumulator import Accumulator
-from millrace.client.write.events import Block, Call, Events, Stored, joined
+from millrace.client.write.events import Block, Call, Events, WriteResult, joined
 from millrace.model.compression import Compression
 
-STORED = Stored(1, 0, 1, 2)
+STORED = WriteResult(1, 0, 1, 2)
 
 
 @pytest.mark.asyncio
 async def test_a_cancelled_future_stays_so() -> None:
     loop = asyncio.get_running_loop()
-    futures: list[asyncio.Future[Stored]] = [loop.create_future() for _ in range(2)]
+    futures: list[asyncio.Future[WriteResult]] = [loop.create_future() for _ in range(2)]
     futures[0].cancel()
     block = Block(bytearray(b"x"), list(futures), 1, 2, 0)
     block.resolve(STORED)

@@ -4,7 +4,7 @@ import logging
 import pytest
 
 from millrace.client.errors import ConnectionLostError
-from millrace.client.exit_flush import Unstored
+from millrace.client.exit_flush import WriterBacklog
 from millrace.client.write.leaving import leave
 
 pytestmark = pytest.mark.asyncio
@@ -22,9 +22,9 @@ class Closing:
         await leave(kind, close=self._close, abandon=self._abandon, stream="a/b")
         return self.log
 
-    def _abandon(self) -> Unstored:
+    def _abandon(self) -> WriterBacklog:
         self.log.append("abandoned")
-        return Unstored(events=self.pending_count)
+        return WriterBacklog(events=self.pending_count)
 
     async def _close(self) -> None:
         self.log.append("closed")

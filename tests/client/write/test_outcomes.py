@@ -10,7 +10,7 @@ from collections import deque
 import pytest
 
 from millrace.client.errors import WriterFencedError
-from millrace.client.write.events import Block, Call, Stored
+from millrace.client.write.events import Block, Call, WriteResult
 from millrace.client.write.outcomes import Outcomes
 from millrace.model.errors import EventTooLargeError
 from millrace.model.key_range import key_place
@@ -21,11 +21,11 @@ from tests.support.model_server import ModelServer, turns
 pytestmark = pytest.mark.asyncio
 
 
-def stored(segment_id: int) -> Stored:
-    return Stored(segment_id, 0, 1, 1)
+def stored(segment_id: int) -> WriteResult:
+    return WriteResult(segment_id, 0, 1, 1)
 
 
-def block(order: int, future: "asyncio.Future[Stored]") -> Block:
+def block(order: int, future: "asyncio.Future[WriteResult]") -> Block:
     return Block(bytearray(b"x"), [future], 1, 1, 1, order=order)
 
 
@@ -89,7 +89,7 @@ async def test_whatever_the_order_of_segments_each_one_resolves_in_its_order(see
     resolved: list[list[int]] = [[] for _ in segments]
     written: list[list[int]] = [[] for _ in segments]
     for order in range(1, 60):
-        future: asyncio.Future[Stored] = loop.create_future()
+        future: asyncio.Future[WriteResult] = loop.create_future()
         numbers = dice.sample(range(4), dice.choice([1, 1, 1, 2, 4]))
         call = Call(future, order=order) if dice.random() < 0.7 or len(numbers) > 1 else None
         for number in numbers:
@@ -129,7 +129,7 @@ async def test_futures_fail_in_the_order_written() -> None:
         assert writer.pending_bytes == 0
 
 
-def noting(order: list[str], **futures: "asyncio.Future[Stored]") -> None:
+def noting(order: list[str], **futures: "asyncio.Future[WriteResult]") -> None:
     """Add the names of futures to `order` when they are done."""
     for name, future in futures.items():
         future.add_done_callback(lambda _, name=name: order.append(name))  # type: ignore[misc]  # a default

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.refused_events import ERRORS_COUNT_MAX, RefusedEvents, WriteFuture
 
 
@@ -38,8 +38,8 @@ def test_a_timeout_is_not_an_error_of_the_event() -> None:
 
 def test_an_event_that_was_taken_counts_nowhere() -> None:
     future = WriteFuture()
-    future.set_result(Stored(1, 0, 1, 1))
-    assert future.result(0) == Stored(1, 0, 1, 1)
+    future.set_result(WriteResult(1, 0, 1, 1))
+    assert future.result(0) == WriteResult(1, 0, 1, 1)
     assert future.exception(0) is None
 
 

@@ -16,7 +16,7 @@ from millrace.client.errors import (
 from millrace.client.transport.channel import Channel
 from millrace.client.transport.retry import may_resend
 from millrace.client.write.accumulator import Accumulator
-from millrace.client.write.events import Call, Events, Stored
+from millrace.client.write.events import Call, Events, WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.reroute import Rerouter, left_over, split_events
 from millrace.client.write.segment_writer import SegmentWriter, SenderState
@@ -34,7 +34,7 @@ def test_events_are_split_by_segment_in_the_order_written(numbers: list[int], *,
     loop = asyncio.new_event_loop()
     count = len(numbers)
     keys = [f"k{index}" for index in range(count)]
-    futures: list[asyncio.Future[Stored]] = [loop.create_future() for _ in range(count)]
+    futures: list[asyncio.Future[WriteResult]] = [loop.create_future() for _ in range(count)]
     call = Call(loop.create_future()) if is_call else None
     loop.close()
     events = Events(

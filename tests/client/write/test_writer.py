@@ -22,7 +22,7 @@ from millrace.client.errors import (
     WriterFencedError,
 )
 from millrace.client.testing import TestServer
-from millrace.client.write.events import EVENT_COST_BYTES, NOTHING_STORED, Stored
+from millrace.client.write.events import EVENT_COST_BYTES, NOTHING_STORED, WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.model.cut import TAIL
 from millrace.model.errors import EventTooLargeError, InvalidArgumentError, InvalidNameError
@@ -392,7 +392,7 @@ async def test_a_cancelled_body_waits_for_nothing_and_settles_every_future(
 ) -> None:
     async with millrace.connect(millrace_server.address) as client:
         await client.create_stream(name)
-        futures: list[asyncio.Future[Stored]] = []
+        futures: list[asyncio.Future[WriteResult]] = []
         written = asyncio.Event()
 
         async def body() -> None:

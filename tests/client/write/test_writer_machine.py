@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from millrace.wire.errors import ErrorCode
@@ -37,7 +37,7 @@ class WriterMachine(RuleBasedStateMachine):
         self.written: dict[str, list[bytes]] = defaultdict(list)
         self.unkeyed: list[bytes] = []
         self.resolved: dict[str, list[int]] = defaultdict(list)
-        self.futures: dict[str, list[asyncio.Future[Stored]]] = defaultdict(list)
+        self.futures: dict[str, list[asyncio.Future[WriteResult]]] = defaultdict(list)
 
     def run(self, body: Awaitable[T]) -> T:
         async def within() -> T:
@@ -174,7 +174,7 @@ class WriterMachine(RuleBasedStateMachine):
         (self.unkeyed if key is None else self.written[key]).append(value)
         return value
 
-    def note(self, key: str | None, future: "asyncio.Future[Stored]") -> None:
+    def note(self, key: str | None, future: "asyncio.Future[WriteResult]") -> None:
         if key is not None:
             place = len(self.futures[key])
             self.futures[key].append(future)

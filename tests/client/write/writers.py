@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import millrace
 from millrace.client.client import Client
-from millrace.client.write.events import Stored
+from millrace.client.write.events import WriteResult
 from millrace.client.write.options import WriterOptions
 from millrace.client.write.writer import Writer
 from tests.support.model_server import STREAM, ModelServer
@@ -25,7 +25,7 @@ async def writing(server: ModelServer, options: WriterOptions | None = None) -> 
         await channel.close()
 
 
-async def error_of(future: "asyncio.Future[Stored]") -> BaseException | None:
+async def error_of(future: "asyncio.Future[WriteResult]") -> BaseException | None:
     await asyncio.wait([future])
     return future.exception()
 

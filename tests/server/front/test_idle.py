@@ -19,7 +19,7 @@ from millrace.wire.append_pipeline import BROKEN_COUNT_MAX
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from millrace.wire.limits import KIB
-from millrace.wire.server_session import Received
+from millrace.wire.server_session import ClientFrame
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, Stored, append_frame, code_of
 from tests.support.servers import QUIET, server_options
@@ -116,7 +116,7 @@ async def test_a_connection_that_is_lost_before_its_load_begins_leaves_nothing(t
         (connection,) = server.connections
         read = m.Read(segment_id=segment_id, offset=0, size_max=100, wait_ms=0)
 
-        connection._dispatcher.take(Received(1, read))
+        connection._dispatcher.take(ClientFrame(1, read))
         connection._dispatcher.cancel()
 
         await until(lambda: connection._dispatcher.is_idle)

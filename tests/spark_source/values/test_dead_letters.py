@@ -8,7 +8,7 @@ from pyspark.sql import types as t
 from millrace.client.write.arrow import events_of
 from millrace.model.limits import APPEND_SIZE_BYTES_MAX, EVENT_SIZE_BYTES_MAX, ROUTING_KEY_SIZE_BYTES_MAX
 from millrace.spark_source.values import ValueEncoder, ValueFormat
-from millrace.spark_source.values.dead_letters import KEPT_SIZE_BYTES, Refused, dead_letters, split_refused
+from millrace.spark_source.values.dead_letters import KEPT_SIZE_BYTES, RefusedRows, dead_letters, split_refused
 from tests.support.tables import table
 
 MOMENT = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
@@ -127,7 +127,7 @@ def test_a_row_without_a_form_is_kept_as_arrow() -> None:
     schema = t.StructType([t.StructField("a", t.DoubleType()), t.StructField("_key", t.StringType())])
     rows = pa.RecordBatch.from_pydict({"a": [1.0, math.nan], "_key": ["x", "y"]})
     (encoded,) = ValueEncoder(schema, value_format=ValueFormat.JSON).encode(rows)
-    letters = dead_letters(Refused.by_encoder(encoded), stream="s/t", batch="b")
+    letters = dead_letters(RefusedRows.by_encoder(encoded), stream="s/t", batch="b")
     check(letters)
     (letter,) = letters.to_pylist()
 
