@@ -164,7 +164,7 @@ def check_writer(state: ContainerState, number: int, epoch: int) -> Writer:
     writer = state.writers.get(number)
     if (
         number in state.expiring_writers
-        or (writer is None and number < state.next_id)
+        or (writer is None and number < state.scalars.next_id)
         or (writer is not None and writer.expired_us)
     ):
         raise WriterExpiredError(

@@ -126,7 +126,7 @@ class SegmentContainer:
     async def start(self) -> None:
         """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
         # The state may know of batches that the log has lost: their numbers are not given again.
-        self.state.log_capacity_bytes = self.log.capacity_bytes
+        self.state.scalars.log_capacity_bytes = self.log.capacity_bytes
         self._trim_idle_between_steps()
         await self.log.start(after_sequence=self.state.sequence, on_durable=self.durable, on_failure=self.log_failed)
         self.state.sequence = self.log.durable_sequence

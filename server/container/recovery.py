@@ -50,9 +50,9 @@ def state_of(
     """
     checkpoint = checkpoint or checkpoints.nothing(next_id=first_id(container))
     stored = checkpoint.stored
-    if container_of(stored.next_id) != container:
+    if container_of(stored.scalars.next_id) != container:
         raise StorageError(
-            f"belongs to container {container_of(stored.next_id)}, not to container {container}",
+            f"belongs to container {container_of(stored.scalars.next_id)}, not to container {container}",
             subject=str(checkpoints.path),
         )
     state = ContainerState(stored, idle_bytes_max=idle_bytes_max, is_shared=is_shared)
@@ -114,15 +114,15 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
     remote = environment.ownership.log
     finder = LossFinder(
         checkpoint_sequence=checkpoint.sequence,
-        checkpoint_time_us=checkpoint.stored.wall_time_us,
-        accepted=checkpoint.stored.accepted,
-        has_log=checkpoint.stored.log_capacity_bytes > 0,
+        checkpoint_time_us=checkpoint.stored.scalars.wall_time_us,
+        accepted=checkpoint.stored.scalars.accepted,
+        has_log=checkpoint.stored.scalars.log_capacity_bytes > 0,
         store=environment.ownership.store,
     )
     if remote is not None and (missing := _missing_copies(environment, found, remote)):
         finder.miss_checkpoint(missing)
     await asyncio.to_thread(_replay, state, log, checkpoints, finder, replay_from=checkpoint.replay_from)
-    loss = finder.loss(log.report, capacity_bytes=max(log.capacity_bytes, checkpoint.stored.log_capacity_bytes))
+    loss = finder.loss(log.report, capacity_bytes=max(log.capacity_bytes, checkpoint.stored.scalars.log_capacity_bytes))
     if remote is not None:
         pass  # whatever is missing there is a loss: any machine may serve the rest
     elif found is None:
@@ -222,7 +222,7 @@ def _replay(
     unflushed = checkpoints.segments.unflushed()
     with state.segments.pin(unflushed):
         is_numbered = False
-        for item in wal.recover(replay_from, accepted=state.accepted):
+        for item in wal.recover(replay_from, accepted=state.scalars.accepted):
             finder.read(item)
             if isinstance(item, Damage):
                 logger.error("log damaged damage=%s", item)

@@ -182,7 +182,7 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     now_us = container.clock.unix_us()
     if loss is not None:
         highest_id = max((chunk.segment_id for chunk in chunks), default=0)
-        state.next_id = max(state.next_id, highest_id + 1) + loss.ids_count_max
+        state.scalars.next_id = max(state.scalars.next_id, highest_id + 1) + loss.ids_count_max
     _release(state, plan.damages)
     records = _records(state, plan, loss, now_us=now_us)
     if loss is None:
@@ -197,8 +197,8 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     _raise_writer_epochs(state, plan.writers, by=1 if loss is None else loss.epochs_count_max)
     highest_epoch = environment.epoch
     if loss is not None:
-        state.accepted = AcceptedLoss(state.sequence, container.log.report.used_file_number)
-        state.log_capacity_bytes = 0  # there is no log after it yet, and none can be missing
+        state.scalars.accepted = AcceptedLoss(state.sequence, container.log.report.used_file_number)
+        state.scalars.log_capacity_bytes = 0  # there is no log after it yet, and none can be missing
         highest_epoch = max(environment.epoch, *(chunk.container_epoch for chunk in chunks), 0) + CONTAINER_EPOCHS_COUNT
     checkpointer = Checkpointer(
         container,

@@ -146,7 +146,7 @@ class OpenContainer:
         # They may hold what the checkpoint or the log has lost.
         kept = orphans
         if not self.keeps_orphans:
-            kept = orphans_of_loss(orphans, self.container.state.accepted, container_epoch=self._epoch)
+            kept = orphans_of_loss(orphans, self.container.state.scalars.accepted, container_epoch=self._epoch)
         if kept:
             logger.warning("orphan chunks kept for salvage count=%d", len(kept))
         if orphans := sorted(set(orphans) - set(kept)):

@@ -152,7 +152,7 @@ async def _copy_acceptance(checkpointer: Checkpointer, counted: CopyRecord | Non
 
     A start elsewhere, from a copy that does not know, would give the same ids and offsets again.
     """
-    if counted is None or counted.sequence >= state.accepted.sequence or checkpointer.saved is None:
+    if counted is None or counted.sequence >= state.scalars.accepted.sequence or checkpointer.saved is None:
         return
     try:
         await checkpointer.copy()

@@ -269,7 +269,9 @@ def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> No
     state = found.state
     finder = _finder(state)
     try:
-        for item in recovery.batches(found.checkpoint.replay_from if found.checkpoint else 0, accepted=state.accepted):
+        for item in recovery.batches(
+            found.checkpoint.replay_from if found.checkpoint else 0, accepted=state.scalars.accepted
+        ):
             finder.read(item)
             _apply(found, item)
             if isinstance(item, RecoveredBatch):
@@ -277,7 +279,7 @@ def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> No
                 on_bytes(end - gone_through.get(item.place, 0))
                 gone_through[item.place] = end
         found.report = recovery.report
-        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.log_capacity_bytes))
+        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.scalars.log_capacity_bytes))
     except (ServerError, OSError) as error:
         found.log_error = str(error)
     for path in log_files(folder):
@@ -294,14 +296,14 @@ def _read_remote_log(found: Container, manifest: Manifest, *, capacity_bytes: in
             manifest,
             owner=found.owner,
             from_sequence=found.checkpoint.replay_from if found.checkpoint else 0,
-            accepted=state.accepted,
+            accepted=state.scalars.accepted,
         )
         for item in items:
             finder.read(item)
             _apply(found, item)
             on_bytes(item.size)
         found.report = recovery.report
-        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.log_capacity_bytes))
+        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.scalars.log_capacity_bytes))
     except (ServerError, OSError) as error:
         found.log_error = str(error)
 
@@ -309,9 +311,9 @@ def _read_remote_log(found: Container, manifest: Manifest, *, capacity_bytes: in
 def _finder(state: ContainerState, *, store: str = "") -> LossFinder:
     return LossFinder(
         checkpoint_sequence=state.sequence,
-        checkpoint_time_us=state.wall_time_us,
-        accepted=state.accepted,
-        has_log=state.log_capacity_bytes > 0,
+        checkpoint_time_us=state.scalars.wall_time_us,
+        accepted=state.scalars.accepted,
+        has_log=state.scalars.log_capacity_bytes > 0,
         store=store,
     )
 

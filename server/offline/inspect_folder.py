@@ -84,8 +84,8 @@ def _add_facts(report: Report, found: Container) -> None:
     if found.loss is not None:
         report.problems.append(f"{found.loss}; a server stores nothing until `millrace repair` has accepted that")
     report.problems += [str(damage) for damage in found.state.quarantine if not damage.accepted]
-    if found.state.accepted.sequence:
-        report.facts["accepted_loss"] = f"of the log up to batch {found.state.accepted.sequence}"
+    if found.state.scalars.accepted.sequence:
+        report.facts["accepted_loss"] = f"of the log up to batch {found.state.scalars.accepted.sequence}"
     named = found.newest.named
     report.facts["newest_log_file"] = f"{log_file_name(named.number)}, salt {named.salt}" if named else "not named"
     if found.log_error:

@@ -286,10 +286,8 @@ def _judge_log(result: Verification, found: Container, *, name: str) -> None:
         )
     if found.loss is not None:
         result.find(log_name, f"{found.loss}; a server stores nothing until {found.loss.remedy}")
-    if found.state.accepted.sequence:
-        result.notes.append(
-            f"{log_name}: what the log has lost up to batch {found.state.accepted.sequence} was accepted by an operator"
-        )
+    if accepted := found.state.scalars.accepted.sequence:
+        result.notes.append(f"{log_name}: what the log has lost up to batch {accepted} was accepted by an operator")
 
 
 def _judge_damages(result: Verification, found: Container, *, file: str) -> None:

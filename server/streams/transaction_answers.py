@@ -96,7 +96,7 @@ class TransactionAnswers:
             self.check_whole(transaction)
             return self._describe(transaction)
         is_over = (
-            self._state.horizon <= number < self._state.next_id
+            self._state.scalars.horizon <= number < self._state.scalars.next_id
             and not self._state.reserved_ids.is_unused(number)
             and number not in self._state.admitted_transactions
         )

@@ -157,7 +157,7 @@ class TransactionExpiryLoop:
 
     async def forget(self) -> None:
         """Forget the outcomes that are old enough; of too many, all that are in the way, those without names first."""
-        now_us, options = self._state.uptime_us, self._options
+        now_us, options = self._state.scalars.uptime_us, self._options
         await self._forget_before(now_us - options.unnamed_outcome_s * 1_000_000, is_named=False)
         await self._forget_before(now_us - options.named_outcome_s * 1_000_000, is_named=True)
         for is_named in (False, True):

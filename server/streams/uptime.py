@@ -2,7 +2,7 @@
 
 It is the one age of things: writers that are idle, and what streams hold, grow older by it. So no wall clock that jumps
 makes anything older. It is recorded in the log every few minutes, together with what the other clocks say, so that the
-age of the wall clock's stamps is known: see `container.state.clock_history`.
+age of the wall clock's stamps is known: see `container.state.scalars.clock_history`.
 
 What was not recorded when a server ends is not counted, and of the time between two records no more than a step
 (`expiry.step_us`): the process may have been stopped meanwhile.
@@ -35,12 +35,12 @@ class Uptime:
         self._container = container
         self._clock = container.clock
         self._boot = boot
-        self._history = container.state.clock_history
+        self._history = container.state.scalars.clock_history
         self._step_us = step_us(options)
         # Twice in a step, so that a record which comes a bit late loses nothing.
         self.record_interval_s = min(self._step_us / 2e6, RECORD_INTERVAL_S_MAX)
         # What was counted, first by the servers before us, and until when.
-        self._counted_us = container.state.uptime_us
+        self._counted_us = container.state.scalars.uptime_us
         self._counted_s = self._clock.monotonic_s()
         # When the wall clock last said what the history expects of it.
         self._agreed_us = self._counted_us

@@ -4,7 +4,6 @@ A checkpoint writes the rows of what changed since the one before, so that a con
 the busy ones only.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,6 @@ from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.table import Key, Row, Table
-from millrace.server.wal import AcceptedLoss
 
 from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_row
 
@@ -30,14 +28,13 @@ class CheckpointRows:
     added: Mapping[Table, Sequence[Row]]
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
-    next_id: int
-    horizon: int
-    uptime_us: int
-    wall_time_us: int
-    accepted: AcceptedLoss
-    log_capacity_bytes: int
-    # With the damages of entities, if there are any.
-    clock_history: str
+    # Columns of `meta`.
+    scalars: Mapping[str, int | str]
+
+    @property
+    def next_id(self) -> int:
+        """No number from this on was given."""
+        return int(self.scalars["next_id"])
 
 
 def take_rows(state: ContainerState) -> CheckpointRows:
@@ -86,19 +83,7 @@ def take_rows(state: ContainerState) -> CheckpointRows:
         forgotten_streams=state.forgotten_streams.take(),
         added=added,
         counts=counts,
-        next_id=state.next_id,
-        horizon=state.horizon,
-        uptime_us=state.uptime_us,
-        wall_time_us=state.wall_time_us,
-        accepted=state.accepted,
-        log_capacity_bytes=state.log_capacity_bytes,
-        clock_history=json.dumps(
-            [
-                state.clock_history.last,
-                state.clock_history.anchors,
-                *([list(state.quarantine)] if state.quarantine else []),
-            ]
-        ),
+        scalars=state.scalars.columns(state.quarantine),
     )
 
 

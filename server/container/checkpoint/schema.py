@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from millrace.server.container.kind import Kinds
+from millrace.server.container.state.scalars import HISTORY_COLUMN, NUMBER_COLUMNS
 from millrace.server.container.table import Table
 
 from .exclusive_table import EXCLUSIVE_WRITERS
@@ -21,18 +22,7 @@ FORMAT_VERSION: Final = 9
 PRODUCT: Final = "millrace checkpoint"
 
 FORMAT: Final = Table("format", number=1, key=["version"], integers=["version"], texts=["product"])
-META_NUMBERS: Final = (
-    "sequence",
-    "replay_from",
-    "container_epoch",
-    "next_id",
-    "horizon",
-    "uptime_us",
-    "wall_time_us",
-    "accepted_sequence",
-    "accepted_file_number",
-    "log_capacity_bytes",
-)
+META_NUMBERS: Final = ("sequence", "replay_from", "container_epoch", *NUMBER_COLUMNS)
 
 
 class Schema:
@@ -53,9 +43,7 @@ class Schema:
             number=2,
             key=["id"],
             integers=["id", *META_NUMBERS, *figures],
-            # Of clock_history, as JSON: the last reading, and pairs of uptime and Unix time; where entities are
-            # damaged, also the fields of each `EntityDamage`.
-            texts=["server_id", "clock_history"],
+            texts=["server_id", HISTORY_COLUMN],
         )
 
     def statements(self) -> Iterator[str]:

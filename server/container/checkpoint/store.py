@@ -16,7 +16,6 @@ everything to a new file first, which then takes the place of the old one.
 """
 
 import contextlib
-import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,12 +23,11 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 
 from millrace.server.container.kind import Kinds
-from millrace.server.container.state.clock_history import NO_READING, ClockHistory, ClockReading
 from millrace.server.container.state.container_state import StoredState
-from millrace.server.container.state.quarantine import EntityDamage
+from millrace.server.container.state.scalars import Scalars, read_scalars
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError
 from millrace.server.host.files import Buffer, FileSystem
-from millrace.server.wal import AcceptedLoss, LogOwner
+from millrace.server.wal import LogOwner
 
 from .checkpoint import Checkpoint, CheckpointVersion
 from .database_file import check_header, free_path, move_database, remove_database, remove_journals
@@ -115,7 +113,7 @@ class CheckpointStore:
 
     def nothing(self, *, next_id: int) -> Checkpoint:
         """Return the checkpoint of nothing, used when there is none: numbers from `next_id` on are free."""
-        return self._checkpoint_of({"next_id": next_id}, is_verified=True)
+        return self._checkpoint_of(Scalars(next_id=next_id).columns(()), is_verified=True)
 
     def last_version(self) -> CheckpointVersion | None:
         """Return which checkpoint was saved last, whatever else is damaged; None if the file cannot tell.
@@ -305,23 +303,17 @@ class CheckpointStore:
             self._close()
 
     def _checkpoint_of(self, meta: Mapping[str, Any], *, is_verified: bool) -> Checkpoint:
-        """Return the checkpoint with these columns of `meta`; those that are missing tell of nothing."""
-        last, anchors, *more = json.loads(meta["clock_history"]) if "clock_history" in meta else (NO_READING, [])
+        """Return the checkpoint with these columns of `meta`; counts and versions that are missing are 0."""
         streams = self.archive(StreamArchive)
+        scalars, damages = read_scalars(meta)
         stored = StoredState(
             kinds=self._kinds,
             archives=self._archives,
             counts={kind.name: meta.get(f"{kind.name}_count", 0) for kind in self._kinds},
             internal_count=self.segments.internal_count(),
             attribute_bytes=self.segments.attribute_bytes(),
-            next_id=meta["next_id"],
-            horizon=meta.get("horizon", 0),
-            uptime_us=meta.get("uptime_us", 0),
-            wall_time_us=meta.get("wall_time_us", 0),
-            accepted=AcceptedLoss(meta.get("accepted_sequence", 0), meta.get("accepted_file_number", 0)),
-            log_capacity_bytes=meta.get("log_capacity_bytes", 0),
-            clock_history=ClockHistory(ClockReading._make(last), map(tuple, anchors)),
-            damages=[EntityDamage._make(each) for damages in more for each in damages],
+            scalars=scalars,
+            damages=damages,
             exclusive_writers=streams.exclusive_writers(),
             event_times=streams.event_times(),
         )

@@ -86,16 +86,7 @@ def _update_meta(
                 f"{counted.name} would have {stored} rows instead of {expected}", subject=str(path)
             )
     meta |= version._asdict()
-    meta |= {
-        "next_id": rows.next_id,
-        "horizon": rows.horizon,
-        "uptime_us": rows.uptime_us,
-        "wall_time_us": rows.wall_time_us,
-        "accepted_sequence": rows.accepted.sequence,
-        "accepted_file_number": rows.accepted.file_number,
-        "log_capacity_bytes": rows.log_capacity_bytes,
-        "clock_history": rows.clock_history,
-    }
+    meta |= rows.scalars
     _delete(connection, table, [(meta["id"],)])
     _insert(connection, table, [tuple(meta[column] for column in columns)])
 

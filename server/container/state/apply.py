@@ -84,7 +84,7 @@ def apply_batch(
             batch.refuse(error)
     # Only now: a batch that was applied in part must not pass for one that the state contains.
     if is_new:
-        state.sequence, state.wall_time_us = sequence, wall_time_us
+        state.sequence, state.scalars.wall_time_us = sequence, wall_time_us
     return state.take_woken()
 
 
@@ -222,7 +222,7 @@ def _unstorable(batch: CurrentBatch, item: UnstorableRecord) -> UnfitRecordError
 def _apply_damage(batch: CurrentBatch, damage: Damage) -> None:
     """Let segments be as long as they were, and refuse reads of what is lost of them."""
     state = batch.state
-    state.clock_history = ClockHistory()  # a jump of the wall clock may be among what is lost
+    state.scalars.clock_history = ClockHistory()  # a jump of the wall clock may be among what is lost
     for segment_id, offset, size in damage.runs:
         segment = state.segments.loaded(segment_id)
         if segment is not None and offset >= segment.flushed_offset and size:

@@ -330,7 +330,7 @@ def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionStat
     transaction.admitted_digest = transaction.digest
     transaction.branches = transaction.admitted_branches = []
     transaction.decided_us = decided_us
-    transaction.decided_uptime_us = state.uptime_us
+    transaction.decided_uptime_us = state.scalars.uptime_us
 
 
 def _outcomes_forgotten(batch: CurrentBatch, record: m.OutcomesForgotten) -> None:
@@ -339,7 +339,7 @@ def _outcomes_forgotten(batch: CurrentBatch, record: m.OutcomesForgotten) -> Non
         if transaction.state.is_final:
             state.transactions.remove(transaction.number)
             state.quarantine.discard("transactions", transaction.number)
-            state.horizon = max(state.horizon, transaction.number + 1)
+            state.scalars.horizon = max(state.scalars.horizon, transaction.number + 1)
 
 
 def _loaded(state: ContainerState, numbers: Iterable[int]) -> Iterable[Transaction]:

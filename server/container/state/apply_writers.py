@@ -35,9 +35,12 @@ def advance(batch: CurrentBatch, segment: Segment, run: AppendRun) -> None:
     if writer is None:
         return  # damage has taken its record
     # Seldom, as its row is stored again each time.
-    if writer.seen_uptime_us != state.uptime_us or abs(batch.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US:
+    if (
+        writer.seen_uptime_us != state.scalars.uptime_us
+        or abs(batch.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US
+    ):
         writer.active_us = batch.wall_time_us
-        writer.seen_uptime_us = state.uptime_us
+        writer.seen_uptime_us = state.scalars.uptime_us
         state.writers.changed(writer)
     if not segment.stream_id:
         return
@@ -94,7 +97,7 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
         state.writers.add(writer)
     _begin_epoch(writer, record.writer_epoch, nonce=record.nonce)
     writer.opened_us = writer.active_us = record.opened_us
-    writer.seen_uptime_us = state.uptime_us
+    writer.seen_uptime_us = state.scalars.uptime_us
     state.writers.changed(writer)
     if record.stream_id and writer.writer_id:
         view = writer.on_stream(record.stream_id).durable
@@ -182,7 +185,7 @@ def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
         writer = state.writers.loaded(number)
         if writer is not None:
             writer.expired_us = record.expired_us
-            writer.seen_uptime_us = state.uptime_us
+            writer.seen_uptime_us = state.scalars.uptime_us
             for stream_id in writer.streams:
                 state.touch_sequences(writer, stream_id)
             writer.streams.clear()
@@ -200,10 +203,10 @@ def _check_uptime(batch: CurrentBatch, record: m.UptimeCounted) -> None:
 
 
 def _uptime_counted(batch: CurrentBatch, record: m.UptimeCounted) -> None:
-    state = batch.state
-    if record.uptime_us >= state.uptime_us:
-        state.uptime_us = record.uptime_us
-        state.clock_history.observe(ClockReading(record.uptime_us, record.unix_us, record.monotonic_us, record.boot))
+    scalars = batch.state.scalars
+    if record.uptime_us >= scalars.uptime_us:
+        scalars.uptime_us = record.uptime_us
+        scalars.clock_history.observe(ClockReading(record.uptime_us, record.unix_us, record.monotonic_us, record.boot))
 
 
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {

@@ -22,15 +22,14 @@ from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.kind import Kinds
 from millrace.server.container.memtable import Extent, LinkedExtent
 from millrace.server.tier2 import ChunkRecord
-from millrace.server.wal import AcceptedLoss
 from millrace.wire import messages as m
 
-from .clock_history import ClockHistory
 from .exclusive_writers import ExclusiveWriters
 from .garbage import DeleteAfter, GarbageQueue
 from .id_ranges import IdRanges
 from .producer import KnownProducer
 from .quarantine import EntityDamage, Quarantine
+from .scalars import Scalars
 from .segment import Segment, Watcher
 from .stream import Stream
 from .transaction import OpenTransactions, Transaction
@@ -47,13 +46,7 @@ class StoredState:
         counts: by kind, how many entities there are.
         internal_count: how many of the segments are internal.
         attribute_bytes: what the attributes of all segments count against their limit.
-        next_id: no number from this on was given.
-        horizon: every transaction whose outcome was forgotten has a number below it.
-        uptime_us: as counted last.
-        wall_time_us: when the last batch was written that it contains.
-        accepted: what of the log an operator has given up.
-        log_capacity_bytes: the most that the log could hold then; 0 while there is none.
-        clock_history: to be continued.
+        scalars: what it knows once.
         exclusive_writers: by stream id.
         event_times: bounds of event times, by the ids of the streams that have some.
         damages: of entities, which are refused.
@@ -64,13 +57,7 @@ class StoredState:
     counts: Mapping[str, int]
     internal_count: int
     attribute_bytes: int
-    next_id: int
-    horizon: int
-    uptime_us: int
-    wall_time_us: int
-    accepted: AcceptedLoss
-    log_capacity_bytes: int
-    clock_history: ClockHistory
+    scalars: Scalars
     exclusive_writers: Mapping[int, ExclusiveWriter] = field(default_factory=dict)
     event_times: Mapping[int, EventTimeBounds] = field(default_factory=dict)
     damages: Sequence[EntityDamage] = ()
@@ -90,7 +77,7 @@ class ContainerState:
     """
 
     def __init__(self, stored: StoredState, *, idle_bytes_max: int = IDLE_BYTES_MAX, is_shared: bool = False) -> None:
-        self.next_id = stored.next_id
+        self.scalars = stored.scalars
         # Those of clients. Nothing has such a number before it is used, so none is looked for in the archive.
         self.reserved_ids = IdRanges()
         self.idle = IdleBudget(idle_bytes_max)
@@ -102,7 +89,7 @@ class ContainerState:
                 name_of=attrgetter(kind.name_column),
                 archive=stored.archives[kind.name],
                 count=stored.counts[kind.name],
-                stored_below=stored.next_id,
+                stored_below=stored.scalars.next_id,
                 size_of=attrgetter("memory_bytes"),
                 idle=self.idle,
                 is_unused=self.reserved_ids.is_unused,
@@ -115,8 +102,6 @@ class ContainerState:
         self.transactions: EntityCache[Transaction] = self.caches["transactions"]
         self.producers: EntityCache[KnownProducer] = self.caches["producers"]
         self.open_transactions = OpenTransactions(self.transactions, self.segments)
-        # Every transaction whose outcome was forgotten has a number below this.
-        self.horizon = stored.horizon
         self._internal_count = stored.internal_count
         # What the attributes of all segments count against their limit, durable and admitted.
         self.attribute_bytes = self.admitted_attribute_bytes = stored.attribute_bytes
@@ -144,21 +129,13 @@ class ContainerState:
         # Writer ids of producers that are new, or whose transaction ended without a commit: they may have committed
         # nothing. The task that forgets such producers clears it.
         self.released_producers: set[str] = set()
-        # For how long servers ran, as counted last: the age of everything.
-        self.uptime_us = stored.uptime_us
-        self.clock_history = stored.clock_history
         # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
         self.touched: dict[str, DirtySet[tuple[int, Any]]] = {detail: DirtySet() for detail in self.kinds.touched}
         # Writers whose progress is forgotten in every segment, and streams on which that of every writer is.
         self.forgotten_writers: DirtySet[int] = DirtySet()
         self.forgotten_streams: DirtySet[int] = DirtySet()
-        # Of the last batch of the log that is applied, and when it was written.
+        # Of the last batch of the log that is applied.
         self.sequence = 0
-        self.wall_time_us = stored.wall_time_us
-        # What of the log an operator has given up.
-        self.accepted = stored.accepted
-        # The most that the log can hold: how much of it can be lost at once.
-        self.log_capacity_bytes = stored.log_capacity_bytes
         # Segments with watchers, and those whose watchers have to be told; `take_woken` empties that.
         self.watched: set[Segment] = set()
         self._woken: set[Segment] = set()
@@ -234,14 +211,14 @@ class ContainerState:
 
     def take_id(self) -> int:
         """Return a fresh id, whatever it is for; never given twice."""
-        number = self.next_id
-        self.next_id += 1
+        number = self.scalars.next_id
+        self.scalars.next_id += 1
         return number
 
     def take_ids(self, count: int) -> int:
         """Take so many fresh ids that follow one another, and return the first."""
-        first = self.next_id
-        self.next_id += count
+        first = self.scalars.next_id
+        self.scalars.next_id += count
         return first
 
     @property
@@ -418,7 +395,7 @@ class ContainerState:
 
     def use_id(self, number: int) -> None:
         """Record that a number was given: none up to it will be given again."""
-        self.next_id = max(self.next_id, number + 1)
+        self.scalars.next_id = max(self.scalars.next_id, number + 1)
 
     def delete_segments(
         self, segment_ids: Iterable[int], *, delete_after: DeleteAfter = DeleteAfter.CHECKPOINT

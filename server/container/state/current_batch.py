@@ -67,11 +67,11 @@ class CurrentBatch:
     def check_number(self, kind: str, number: int) -> None:
         """Raise unless this container may have given a number."""
         if not self._may_give(number):
-            container = container_of(self.state.next_id)
+            container = container_of(self.state.scalars.next_id)
             raise self.unfit(kind, number, f"{number} is not a number that container {container} gives")
 
     def _may_give(self, number: int) -> bool:
-        container = container_of(self.state.next_id)
+        container = container_of(self.state.scalars.next_id)
         return 0 < number - (container << CONTAINER_SHIFT) < IDS_COUNT_MAX
 
     def find(self, kind: str, number: int) -> Any:

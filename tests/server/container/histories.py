@@ -478,11 +478,11 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "producers": {each.number: (each.writer_id, each.row) for each in state.producers.values()},
         "producer_ids": _numbers_by_name(state.producers, [each.writer_id for each in state.producers.values()]),
         "open": sorted(state.open_transactions.by_number),
-        "horizon": state.horizon,
+        "horizon": state.scalars.horizon,
         "counts": {kind: len(cache) for kind, cache in state.caches.items()},
-        "next_id": state.next_id,
-        "uptime_us": state.uptime_us,
-        "clock_history": (state.clock_history.last, state.clock_history.anchors),
+        "next_id": state.scalars.next_id,
+        "uptime_us": state.scalars.uptime_us,
+        "clock_history": (state.scalars.clock_history.last, state.scalars.clock_history.anchors),
     }
 
 

@@ -3,10 +3,9 @@
 from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.kinds import KINDS
-from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
-from millrace.server.wal import NOTHING_ACCEPTED
+from millrace.server.container.state.scalars import Scalars
 
 FIRST_ID = 1
 
@@ -35,13 +34,7 @@ def new_state(*, idle_bytes_max: int = IDLE_BYTES_MAX) -> ContainerState:
         counts={kind.name: 0 for kind in KINDS},
         internal_count=0,
         attribute_bytes=0,
-        next_id=FIRST_ID,
-        horizon=0,
-        uptime_us=0,
-        wall_time_us=0,
-        accepted=NOTHING_ACCEPTED,
-        log_capacity_bytes=0,
-        clock_history=ClockHistory(),
+        scalars=Scalars(next_id=FIRST_ID),
     )
     state = ContainerState(stored, idle_bytes_max=idle_bytes_max)
     evict_at_once(state.idle)

@@ -428,7 +428,7 @@ async def test_an_accepted_loss_is_in_a_copy_before_anything_is_served(place: Pl
         await published(opened)
         before = place.register.copy
         state = opened.container.state
-        state.accepted = AcceptedLoss(state.sequence + 1, 1)
+        state.scalars.accepted = AcceptedLoss(state.sequence + 1, 1)
         await SegmentCommands(opened.container).create("raw/b")
         await opened.flusher.checkpoint()
     assert place.register.copy == before

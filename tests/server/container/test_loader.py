@@ -12,12 +12,11 @@ from millrace.model.lineage import StreamPart
 from millrace.server.container import entity_cache
 from millrace.server.container.kinds import KINDS
 from millrace.server.container.loader import BATCH_COUNT_MAX, EntityLoader
-from millrace.server.container.state.clock_history import ClockHistory
 from millrace.server.container.state.container_state import ContainerState, StoredState
+from millrace.server.container.state.scalars import Scalars
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import StorageError
-from millrace.server.wal import NOTHING_ACCEPTED
 from millrace.wire import messages as m
 from tests.server.container.states import EmptyArchive, evict_at_once
 from tests.support.waiting import PATIENCE_S
@@ -75,13 +74,7 @@ def state_over(archive: SlowArchive, *, idle_bytes_max: int = 0) -> ContainerSta
         counts={kind.name: 0 for kind in KINDS} | {"segments": COUNT // 2},
         internal_count=0,
         attribute_bytes=0,
-        next_id=COUNT + 1,
-        horizon=0,
-        uptime_us=0,
-        wall_time_us=0,
-        accepted=NOTHING_ACCEPTED,
-        log_capacity_bytes=0,
-        clock_history=ClockHistory(),
+        scalars=Scalars(next_id=COUNT + 1),
     )
     state = ContainerState(stored, idle_bytes_max=idle_bytes_max)
     evict_at_once(state.idle)

@@ -274,7 +274,7 @@ async def test_bytes_of_tier_2_that_the_state_does_not_know_are_not_given_out_ag
         await accept_loss(streams.opened)
     async with disk.open() as streams:
         container = streams.opened.container
-        assert container.state.next_id > max(told.stream_segments)
+        assert container.state.scalars.next_id > max(told.stream_segments)
         assert streams.opened.environment.epoch > 1024
 
 

@@ -242,7 +242,7 @@ async def test_of_a_request_that_names_too_many_segments_none_is_read(tmp_path: 
     async with Server(server_options(tmp_path, container=IDLE)) as server, await Peer.connect(server.address) as peer:
         segment_id = await peer.create_segment("raw/a")
         # As if so many writers had been opened: numbers are given to all kinds of things in turn.
-        server.opened.container.state.next_id += SEGMENTS_PER_STREAM_MAX + 1
+        server.opened.container.state.scalars.next_id += SEGMENTS_PER_STREAM_MAX + 1
         await peer.create_segment("raw/b")
         await checkpoint(server)
         reads = reads_of(server)

@@ -278,7 +278,7 @@ async def test_what_is_not_known_is_said_so(peer: Peer, server: Server) -> None:
     with await container.loader.pin(m.Required(transactions=[used])):
         await container.decide(m.OutcomesForgotten([used]))
 
-    assert container.state.horizon == used + 1
+    assert container.state.scalars.horizon == used + 1
     assert (await outcome_of(peer, number=used)).state == TransactionState.UNKNOWN
 
 

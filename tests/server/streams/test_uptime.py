@@ -51,18 +51,18 @@ async def test_of_the_time_in_which_the_process_was_stopped_a_step_counts(tmp_pa
 async def test_a_reading_is_recorded_when_the_wall_clock_jumps(tmp_path: Path, clock: ManualClock) -> None:
     start_us = clock.unix_us()
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=clock) as streams:
-        history = streams.opened.container.state.clock_history
+        history = streams.opened.container.state.scalars.clock_history
         await streams.uptime.record_jump()
         assert history.anchors == [(0, start_us)]
         clock.move(10.0)
         await streams.uptime.record_jump()
-        assert (len(history.anchors), streams.opened.container.state.uptime_us) == (1, 0)
+        assert (len(history.anchors), streams.opened.container.state.scalars.uptime_us) == (1, 0)
         clock.jump_wall(1000 * S)
         await streams.uptime.record_jump()
         assert history.anchors[1:] == [(10 * S, start_us + 1010 * S)]
         assert streams.uptime.old_before_us(4.0) == start_us + 6 * S
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=clock) as streams:
-        assert streams.opened.container.state.clock_history.anchors == history.anchors
+        assert streams.opened.container.state.scalars.clock_history.anchors == history.anchors
 
 
 @pytest.mark.asyncio
@@ -99,7 +99,7 @@ async def test_what_streams_hold_grows_older_while_the_machine_runs(tmp_path: Pa
             assert streams.uptime.now_us() == 0
             assert streams.uptime.old_before_us(run * 86_400.0) == start_us
             assert streams.uptime.old_before_us(run * 86_400.0 + 1) < start_us
-            assert len(streams.opened.container.state.clock_history.anchors) == 1
+            assert len(streams.opened.container.state.scalars.clock_history.anchors) == 1
             if run == 1:
                 await streams.opened.flusher.checkpoint()
         clock.move(86_400.0)
@@ -116,8 +116,8 @@ async def test_readings_are_in_the_checkpoint(tmp_path: Path, clock: ManualClock
         await streams.uptime.record()
         clock.jump_wall(1000 * S)
         await streams.uptime.record()
-        anchors = streams.opened.container.state.clock_history.anchors
+        anchors = streams.opened.container.state.scalars.clock_history.anchors
         await streams.opened.flusher.checkpoint()
     assert len(anchors) == 2
     async with streams_in(tmp_path, storage=storage, clock=clock) as streams:
-        assert streams.opened.container.state.clock_history.anchors == anchors
+        assert streams.opened.container.state.scalars.clock_history.anchors == anchors

@@ -41,7 +41,7 @@ def stored(path: Path, *, writer_count: int) -> Path:
     store = CheckpointStore(OsFileSystem(), path, KINDS)
     store.load()
     state = state_of(store, None)
-    state.next_id = writer_count + 2
+    state.scalars.next_id = writer_count + 2
     apply(state, m.SegmentCreated(1, 0, "raw/a"))
     segment = state.segments[1]
     for number in range(2, writer_count + 2):

@@ -144,10 +144,10 @@ def test_what_was_stamped_before_a_damage_is_young_again() -> None:
     """Behaviour 25: a jump of the wall clock may be among what is lost."""
     state = new_state()
     apply(state, m.UptimeCounted(0, 1_700_000_000_000_000, 0, ""))
-    assert state.clock_history.old_before_us(5, uptime_us=9) == 1_700_000_000_000_004
+    assert state.scalars.clock_history.old_before_us(5, uptime_us=9) == 1_700_000_000_000_004
     damage = Damage(place="wal-7", offset=4096, size=99, first_sequence=3, last_sequence=3, runs=(), is_complete=True)
     apply(state, damage, sequence=state.sequence)
-    assert state.clock_history.old_before_us(5, uptime_us=9) == NOTHING_US
+    assert state.scalars.clock_history.old_before_us(5, uptime_us=9) == NOTHING_US
 
 
 @table(("source_start", "held"), [(0, 10), (4, 6), (10, 0), (12, 0)])

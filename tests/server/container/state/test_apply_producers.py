@@ -21,7 +21,7 @@ def begin(*, producers: list[m.ProducerClaim]) -> m.TransactionBegun:
 def test_a_producer_comes_with_its_first_run_and_changes_with_its_records() -> None:
     state = new_state()
     apply(state, TAKEN)
-    assert state.next_id == 8
+    assert state.scalars.next_id == 8
     apply(state, begin(producers=[m.ProducerClaim("w", "h", "r1", 5)]))
     assert state.transactions[20].producer == Producer("w", "h", "r1", 5)
     apply(state, commit(producers=[COMMITTED]))

@@ -106,14 +106,14 @@ def test_what_is_forgotten_moves_the_horizon() -> None:
     state = with_stream(BEGUN, COMMITTED, m.OutcomesForgotten([4, 77]))
 
     assert state.transactions.get(4) is None
-    assert state.horizon == 5
+    assert state.scalars.horizon == 5
 
 
 def test_an_open_transaction_is_not_forgotten() -> None:
     state = with_stream(BEGUN, m.OutcomesForgotten([4]))
 
     assert state.transactions[4].state is TransactionState.OPEN
-    assert state.horizon == 0
+    assert state.scalars.horizon == 0
 
 
 def test_reserved_ids_are_not_given_to_others() -> None:

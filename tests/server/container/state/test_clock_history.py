@@ -1,7 +1,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.state.clock_history import ANCHORS_COUNT_MAX, NOTHING_US, ClockHistory, ClockReading
+from millrace.server.container.state.clock_history import (
+    ANCHORS_COUNT_MAX,
+    NOTHING_US,
+    ClockHistory,
+    ClockReading,
+)
 from tests.support.tables import table
 
 S = 1_000_000

@@ -47,7 +47,7 @@ def test_the_invariants_hold_after_any_history(steps: list[tuple[str, int, int]]
         for shelf in shelves:
             items = list(shelf.values())
             assert len(shelf) == len(items)
-            assert state.next_id > max([0, *map(shelf.number_of, items)])
+            assert state.scalars.next_id > max([0, *map(shelf.number_of, items)])
         assert all(state.segments.find(segment.name) is segment for segment in state.segments.values())
         assert state.user_segment_count == sum(segment.name[0] != "#" for segment in state.segments.values())
         assert all(state.streams.find(stream.name) is stream for stream in state.streams.values())
@@ -73,7 +73,7 @@ def test_applying_a_record_twice_is_applying_it_once(steps: list[tuple[str, int,
     for record in past.records:
         apply(again, record)
         apply(again, record)
-    again.next_id = past.state.next_id  # ids that were taken and led to no record
+    again.scalars.next_id = past.state.scalars.next_id  # ids that were taken and led to no record
     assert durable_view(again) == durable_view(past.state)
 
 
