@@ -20,13 +20,14 @@ from millrace.wire.limits import APPENDS_IN_FLIGHT_MAX
 from millrace.wire.server_session import CARRIED_OUT, ClientFrame
 
 from .flow_control import FlowControl, Reason
-from .handlers import BEFORE_APPENDS, Handlers, PendingReply, ReadyReply
+from .handlers import Handlers
 from .latency import RequestTimer
 from .options import FrontOptions
 from .pending_replies import PendingReplies
 from .reader_memory import ReaderMemory
 from .reads import Reads
 from .reply_writer import NO_REPLY, ReplyWriter
+from .requests.table import PendingReply, ReadyReply
 from .tasks import ConnectionTasks
 
 
@@ -239,7 +240,7 @@ class Dispatcher:
         """Return what ends a request, given what it waits for if it was decided."""
         if reply is not None:
             return self._answer(reply, timer)
-        if isinstance(message, BEFORE_APPENDS):
+        if self._handlers.precedes_appends(message):
             self._flow.set(Reason.LOADING, True)
             return self._answer_in_order(message, timer)
         return self._answer(partial(self._handlers.handle, message), timer)

@@ -9,14 +9,17 @@ from millrace.server.container.checkpoint.stream_tables import StreamArchive
 from millrace.server.container.checkpoint.transaction_tables import TransactionArchive
 from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.front.handlers import Handlers
+from millrace.server.front.requests.producers import ProducerRequests
+from millrace.server.front.requests.segments import SegmentRequests
+from millrace.server.front.requests.streams import StreamRequests
+from millrace.server.front.requests.transactions import TransactionRequests
+from millrace.server.front.requests.writers import WriterRequests
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.options import ServerOptions
 from millrace.server.streams import (
     Catalog,
-    ExclusiveCommands,
     ScalingLoop,
     StreamCommands,
     TransactionCommands,
@@ -70,16 +73,15 @@ class ContainerServices:
             unused_producers=self.unused_producers,
             options=options.transactions,
         )
-        self.handlers = Handlers(
-            container=container,
-            segments=SegmentCommands(container),
-            writers=writers,
-            streams=streams,
-            exclusive=ExclusiveCommands(container, streams=streams, writers=writers),
-            transactions=transactions,
-            catalog=catalog,
-            explain=self.streams.explain,
-        )
+        transaction_requests = TransactionRequests(transactions)
+        requests = [
+            SegmentRequests(container),
+            WriterRequests(container, writers, streams),
+            StreamRequests(container, streams, catalog, explain=self.streams.explain),
+            transaction_requests,
+            ProducerRequests(transactions.producers),
+        ]
+        self.handlers = Handlers(container, requests, transaction_requests.ordered)
 
     def start(self, supervisor: Supervisor) -> None:
         """Start what runs by itself; nothing, where the log has lost content: then nothing is to be changed."""

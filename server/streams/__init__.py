@@ -3,6 +3,7 @@
 from .catalog import Catalog
 from .exclusive_commands import ExclusiveCommands
 from .options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
+from .producer_commands import ProducerCommands
 from .scaling_loop import ScalingLoop, StreamsStatistics
 from .stream_commands import StreamCommands
 from .transaction_answers import step_reply
@@ -17,6 +18,7 @@ __all__ = [
     "Catalog",
     "ExclusiveCommands",
     "MetricsOptions",
+    "ProducerCommands",
     "ScalingLoop",
     "StreamCommands",
     "StreamsOptions",

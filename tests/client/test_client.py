@@ -126,7 +126,7 @@ async def test_all_connections_of_a_client_have_one_session(tmp_path: Path) -> N
     async with Server(server_options(tmp_path)) as server:
 
         def sessions() -> list[bytes]:
-            return [each._dispatcher._handlers._session_id for each in server.connections]
+            return [each._dispatcher._handlers.origin.session_id for each in server.connections]
 
         for _ in range(2):
             async with millrace.connect(server.address) as client:

@@ -1,41 +1,55 @@
 """Requests that are neither appends nor reads, over real sockets."""
 
 import asyncio
+from collections import Counter
+from inspect import isfunction
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, cast, get_type_hints
 
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.front.handlers import BEFORE_APPENDS, DECIDED_IN_ORDER, Handlers
+from millrace.server.front.requests.producers import ProducerRequests
+from millrace.server.front.requests.segments import SegmentRequests
+from millrace.server.front.requests.streams import StreamRequests
+from millrace.server.front.requests.transactions import TransactionRequests
+from millrace.server.front.requests.writers import WriterRequests
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.support.protocol import Peer, code_of, set_attribute
 from tests.support.servers import BUSY, server_options
-from tests.support.tables import table
 from tests.support.waiting import settled
 
 HANDLED = [
     cls
     for cls in m.MESSAGES.values()
     if issubclass(cls, m.Request)
-    and cls not in {m.Hello, m.Append, m.SequencedAppend, m.Read, m.Subscribe, *BEFORE_APPENDS}
+    and cls not in {m.Hello, m.Append, m.SequencedAppend, m.Read, m.Subscribe, m.BeginTransaction, m.AddParts}
 ]
 """Requests that the connection does not answer itself, and that appends do not depend on."""
 
 
-@table("cls", HANDLED, ids=lambda cls: str(cls.__name__))
-def test_every_request_has_a_method_that_returns_its_reply(cls: type[m.Request[m.Message]]) -> None:
-    hints = get_type_hints(getattr(Handlers, f"_{cls.type.name.lower()}"))
-
-    assert hints == {"message": cls, "return": cls.reply}
+GROUPS = [SegmentRequests, WriterRequests, StreamRequests, TransactionRequests, ProducerRequests]
 
 
-@table("cls", DECIDED_IN_ORDER, ids=lambda cls: str(cls.__name__))
-def test_what_is_decided_in_order_is_decided_by_its_message(cls: type[m.Request[m.Message]]) -> None:
-    assert get_type_hints(DECIDED_IN_ORDER[cls])["message"] is cls
-    assert set(BEFORE_APPENDS) < set(DECIDED_IN_ORDER)
+def test_every_request_has_one_method_that_returns_its_reply() -> None:
+    methods = [
+        get_type_hints(method)
+        for group in GROUPS
+        for name, method in vars(group).items()
+        if isfunction(method) and not name.startswith("_")
+    ]
+
+    assert [hints["message"] for hints in methods if hints["message"].reply is not hints["return"]] == []
+    assert Counter(hints["message"] for hints in methods) == Counter(HANDLED)
+
+
+def test_a_request_that_is_decided_in_order_is_decided_by_its_message() -> None:
+    ordered = TransactionRequests(cast("Any", None)).ordered
+    assert {cls for cls, request in ordered.items() if request.precedes_appends} == {m.BeginTransaction, m.AddParts}
+    for cls, request in ordered.items():
+        assert get_type_hints(request.decide)["message"] is cls
 
 
 async def listed(peer: Peer, prefix: str, *, page: int) -> list[str]:
