@@ -10,7 +10,7 @@ for reads, so that a slow reader delays no acks. A client belongs to one event l
 """
 
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +33,9 @@ from millrace.client.transactions.control import Transactions
 from millrace.client.transactions.outcome import ListedTransaction, TransactionOutcome
 from millrace.client.transactions.producers import ProducerInfo, delete_producer, producer_info, reset_producer
 from millrace.client.transactions.transaction import Transaction
-from millrace.client.transport.channel import Channel, ChannelStatistics, waits_of
+from millrace.client.transport.channel import CHANCE, Channel, ChannelStatistics, waits_of
 from millrace.client.transport.client_guard import ClientGuard
+from millrace.client.transport.clock import SYSTEM_CLOCK, Clock
 from millrace.client.transport.dialing import Dialer
 from millrace.client.write.byte_writer import ByteWriter
 from millrace.client.write.options import WriterOptions
@@ -75,17 +76,26 @@ class ClientStatistics:
 class Client(StreamControl, DataFrames):
     """A client of one server. Made by `connect`; an async context manager."""
 
-    def __init__(self, address: str, options: ClientOptions) -> None:
+    def __init__(
+        self,
+        address: str,
+        options: ClientOptions,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        chance: Callable[[], float] = CHANCE.random,
+    ) -> None:
         self.address = parse_addresses(address)
         self.options = options
         guard = ClientGuard()
-        self._waits = waits_of(self.address, options)
-        dialer = Dialer()
+        self._waits = waits_of(self.address, options, clock=clock)
+        dialer = Dialer(clock=clock)
         writes, reads = (
             Channel(
                 self.address,
                 options,
                 guard,
+                clock=clock,
+                chance=chance,
                 connect=dialer.dial,
                 find_other=dialer.find_other,
                 session_id=session_id,

@@ -57,7 +57,7 @@ Reply = TypeVar("Reply", bound=m.Message)
 R = TypeVar("R")
 
 # Not the one of the module `random`: who seeds that, to have the same numbers again, would get others.
-_CHANCE: Final = Random()
+CHANCE: Final = Random()
 
 
 class FindOther(Protocol):
@@ -130,7 +130,7 @@ class Channel:
         guard: ClientGuard,
         *,
         clock: Clock = SYSTEM_CLOCK,
-        chance: Callable[[], float] = _CHANCE.random,
+        chance: Callable[[], float] = CHANCE.random,
         connect: Callable[[Addresses, ClientOptions, bytes], Awaitable[Connection]] | None = None,
         find_other: FindOther | None = None,
         session_id: bytes = b"",

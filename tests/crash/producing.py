@@ -9,9 +9,11 @@ python -m tests.crash.producing ADDRESS STREAM NAME KEYS COUNT SEED HISTORY
 import asyncio
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import millrace
+from millrace.client.client import Client
 from tests.crash.patience import PATIENT
 from tests.crash.recorded_writes import record_outcome
 from tests.support.history import Recorder
@@ -28,18 +30,28 @@ def key_of(name: str, sequence: int, *, keys: int) -> str | None:
 
 
 async def produce(
-    address: str, stream: str, name: str, *, keys: int, count: int, dice: random.Random, recorder: Recorder
+    client: Client,
+    stream: str,
+    name: str,
+    *,
+    keys: int,
+    count: int,
+    dice: random.Random,
+    recorder: Recorder,
+    on_open: Callable[[int], object] = lambda sequence: None,
 ) -> None:
-    """Write all sequences below `count` that are not stored."""
-    # Not entered: it connects when it must, again and again while nothing is there.
-    client = millrace.connect(address, options=PATIENT)
+    """Write all sequences below `count` that are not stored; then close the client.
+
+    Args:
+        on_open: called with the first sequence that is not stored.
+    """
     options = millrace.WriterOptions(block_size_bytes=dice.choice([1024, 1 << 20]))
     try:
         opening = recorder.call(name, "open", stream=stream, writer=name)
         async with client.writer(stream, writer_id=name, options=options) as writer:
             recorder.answer(opening, "opened", through=writer.stored_through)
             sequence = writer.stored_through + 1
-            print(sequence, flush=True)
+            on_open(sequence)
             while sequence < count:
                 size = min(dice.choice([1, 1, 1, 1, 5, 40]), count - sequence)
                 several = range(sequence, sequence + size)
@@ -77,9 +89,17 @@ def main() -> None:
     address, stream, name, keys, count, seed, path = sys.argv[1:]
     recorder = Recorder(Path(path).stem, Path(path))
     dice = random.Random(seed)
-    asyncio.run(
-        produce(address, stream, name, keys=int(keys), count=int(count), dice=dice, recorder=recorder)
-    )  # fmt: skip
+
+    async def run() -> None:
+        # Not entered: it connects when it must, again and again while nothing is there.
+        client = millrace.connect(address, options=PATIENT)
+        await produce(
+            client, stream, name,
+            keys=int(keys), count=int(count), dice=dice, recorder=recorder,
+            on_open=lambda sequence: print(sequence, flush=True),
+        )  # fmt: skip
+
+    asyncio.run(run())
 
 
 if __name__ == "__main__":

@@ -249,6 +249,10 @@ class MemoryFileSystem:
     def copy(self) -> "MemoryFileSystem":
         """Return what another process finds after this one was killed: the same content, synced or not."""
         other = MemoryFileSystem(capacity_bytes=self.capacity_bytes)
+        self._copy_to(other)
+        return other
+
+    def _copy_to(self, other: "MemoryFileSystem") -> None:
         with self._lock:
             inodes: dict[int, _Inode] = {}
 
@@ -263,7 +267,6 @@ class MemoryFileSystem:
             for path, folder in self._folders.items():
                 unsynced = [(removed, copied(put)) for removed, put in folder.unsynced]
                 other._folders[path] = _Folder(copied(folder.names), copied(folder.durable), unsynced)
-        return other
 
     # Used by MemoryFile
 
@@ -343,11 +346,16 @@ class SteppedFileSystem(MemoryFileSystem):
     `refuses` is given the number of a step, from 1, the path, and whether it changes something.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+        super().__init__(capacity_bytes=capacity_bytes)
         self.step_count = 0
         self.error = errno.EIO
         self.refuses: Callable[[int, Path, bool], bool] = lambda step, path, is_change: False
+
+    def copy(self) -> "SteppedFileSystem":
+        other = SteppedFileSystem(capacity_bytes=self.capacity_bytes)
+        self._copy_to(other)
+        return other
 
     def step(self, path: Path, *, is_change: bool) -> None:
         with self._lock:

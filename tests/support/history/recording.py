@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +16,15 @@ class Recorder:
     Args:
         name: begins the ids of the operations, and must be that of no other recorder of the history.
         path: of a file that is appended to.
+        now_ns: the clock of `at`.
     """
 
-    def __init__(self, name: str = "h", path: Path | None = None) -> None:
+    def __init__(
+        self, name: str = "h", path: Path | None = None, *, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self.lines: list[str] = []
         self._name = name
+        self._now_ns = now_ns
         self._count = 0
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
@@ -41,7 +45,7 @@ class Recorder:
 
     def copy(self) -> Self:
         """Return a recorder in memory that has recorded the same; the two continue apart."""
-        copied = type(self)(self._name)
+        copied = type(self)(self._name, now_ns=self._now_ns)
         copied.lines, copied._count = self.lines.copy(), self._count
         return copied
 
@@ -52,7 +56,7 @@ class Recorder:
             self._file = None
 
     def _record(self, **fields: Any) -> None:
-        line = json.dumps({"at": time.monotonic_ns(), **fields}, separators=(",", ":"))
+        line = json.dumps({"at": self._now_ns(), **fields}, separators=(",", ":"))
         if self._file is None:
             self.lines.append(line)
         else:
