@@ -5,8 +5,8 @@
         async with client.writer("shop/orders") as writer:
             await writer.write(b"...", key="customer-3")
 
-It keeps two connections, made when they are needed and made again when they are lost: one for requests and writes, one
-for reads, so that a slow reader delays no acks. A client belongs to one event loop.
+A client keeps two connections, which it opens on demand and reopens when they are lost: one for requests and writes,
+one for reads, so that a slow reader delays no acks. A client belongs to one event loop.
 """
 
 import ssl
@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatistics:
-    """What the two connections of a client have done.
+    """Statistics of the two connections of a client.
 
     Attributes:
-        waiting: why the client waits for the server, since when; None while it does not.
+        waiting: why and since when the client waits for the server; None while it does not wait.
     """
 
     writes: ChannelStatistics
@@ -113,8 +113,8 @@ class Client(StreamControl, DataFrames):
         """Connect, in one attempt.
 
         Raises:
-            ServerUnreachableError: nothing answers there.
-            AuthenticationError: the token is refused.
+            ServerUnreachableError: no server answers at the address.
+            AuthenticationError: the server rejected the token.
         """
         await self._writes.connection()
         return self
@@ -126,16 +126,16 @@ class Client(StreamControl, DataFrames):
         await self.close()
 
     def __await__(self) -> Generator[object, None, Self]:
-        """Connect; the caller closes."""
+        """Connect; the caller closes the client."""
         return self.__aenter__().__await__()
 
     async def close(self) -> None:
-        """Close both connections; what waits fails with `ClientClosedError`. Open transactions end by their leases.
+        """Close both connections. Pending calls raise `ClientClosedError`; open transactions end by lease expiry.
 
-        Closing again does nothing, and in a forked child nothing is touched.
+        Closing again does nothing. In a forked child the connections of the parent stay open.
 
         Raises:
-            WrongLoopError: this is not the event loop of the client; nothing is closed.
+            WrongLoopError: called from another event loop than the client's; the client stays open.
         """
         if not self._writes.guard.forked:
             self._writes.guard.check()
@@ -146,14 +146,14 @@ class Client(StreamControl, DataFrames):
             await self._reads.close()
 
     async def ping(self) -> float:
-        """Return the seconds of a round trip to the server."""
+        """Return the time of a round trip to the server, in seconds."""
         connection = await self._writes.connection()
         started_s = perf_counter()  # uvloop's own clock counts in milliseconds
         await connection.send_request(m.Ping())
         return perf_counter() - started_s
 
     def statistics(self) -> ClientStatistics:
-        """Return what the connections have done and what waits in them."""
+        """Return the statistics of the connections, and the current wait for the server."""
         return ClientStatistics(
             writes=self._writes.statistics(), reads=self._reads.statistics(), waiting=self._waits.current
         )
@@ -173,22 +173,22 @@ class Client(StreamControl, DataFrames):
         """Return a writer of a stream, to be entered with `async with`.
 
         Args:
-            writer_id: makes the writer persistent: what is written with a sequence is stored once, whatever is killed
-                (see `Writer.stored_through`), and the writer that had the id before is fenced. Without one the writer
-                is new, and ends with the context.
-            start_over_if_expired: open an id that was idle for so long that its event numbers were deleted, and number
-                its events from 1 again; without it, opening such an id raises WriterExpiredError.
-            exclusive: from its opening on the stream takes events from this writer alone, over scalings and restarts,
-                until `Writer.release`, or another exclusive writer, which takes the stream over and fences this one.
-            expected: the exclusive writer is opened only if the stream ends there: a place, as a cut or in words (see
-                `Place`), which are looked up when it is opened; HEAD is for a stream without events.
+            writer_id: makes writes with a sequence idempotent across restarts of writer and server (see
+                `Writer.stored_through`). Opening the writer fences the previous writer with this id. Without an id the
+                writer is new, and ends with the context.
+            start_over_if_expired: open an expired id, whose event numbers the server has deleted, and number its
+                events from 1 again. Without it, opening an expired id raises WriterExpiredError.
+            exclusive: once this writer is open, the stream accepts events from no other writer, across scalings and
+                restarts, until `Writer.release` or until another exclusive writer takes over and fences this one.
+            expected: open the exclusive writer only if the stream ends at this place, a cut or words (see `Place`).
+                Words are resolved when the writer is opened; HEAD stands for a stream without events.
 
         Raises:
-            InvalidNameError: a writer id of other than 1 to 255 printable bytes.
-            InvalidArgumentError: `expected` is no place in the stream, or the writer is not to be exclusive.
+            InvalidNameError: the writer id is not 1 to 255 printable bytes.
+            InvalidArgumentError: `expected` is not a place in the stream, or is given without `exclusive`.
         """
         if expected is not None and not exclusive:
-            raise InvalidArgumentError("only an exclusive writer can expect the stream to end somewhere")
+            raise InvalidArgumentError("`expected` needs an exclusive writer: pass exclusive=True")
         end = None if expected is None else chosen(expected)
         check_stream(stream, end)
         return Writer(
@@ -202,15 +202,16 @@ class Client(StreamControl, DataFrames):
         )
 
     async def writer_state(self, stream: str, writer_id: str) -> dict[int, int] | None:
-        """Return the last event number that a writer stored in each segment, None if it was never opened.
+        """Return the last event number that a writer stored in each segment, None if the writer was never opened.
 
-        So the outcome of a write whose wait was cancelled can be asked for by its number: every one up to the last is
-        stored, once. A program that starts again resumes after `writer.stored_through`, not after these numbers.
+        This tells the outcome of a write whose wait was cancelled: every event number up to the last is stored, exactly
+        once. A program that restarts resumes after `writer.stored_through`, not after these numbers.
 
         Raises:
-            StreamNotFoundError: there is none.
-            WriterExpiredError: it was opened once, and its event numbers are not known any more.
-            RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
+            StreamNotFoundError: the stream does not exist.
+            WriterExpiredError: the writer was opened once, but the server has deleted its event numbers.
+            RequestTimeoutError: for `request_timeout_s`, the stream was scaled faster than its segments could be
+                fetched.
         """
         info = await self.writer_info(stream, writer_id)
         if info is None:
@@ -220,25 +221,25 @@ class Client(StreamControl, DataFrames):
         return info.last_event_numbers
 
     async def writer_info(self, stream: str, writer_id: str) -> WriterInfo | None:
-        """Return what the server knows of a writer and of its events in a stream, None if it was never opened.
+        """Return the state of a writer and of its events in a stream, None if the writer was never opened.
 
-        Of one that has expired it knows that and when, for as long as it had kept the rest. Raises like `writer_state`,
-        but for WriterExpiredError.
+        Of an expired writer the server still knows when it expired, for as long again as it kept the event numbers.
+        Raises like `writer_state`, except WriterExpiredError.
         """
         return await fetch_writer_info(self._writes, checked_stream_name(stream), writer_id)
 
     async def reset_sequences(self, stream: str, writer_id: str, *, stored_through: int) -> bool:
-        """Let a writer that was refused for its sequences resume; return False if none was refused: nothing is changed.
+        """Reset the sequences of a writer after SequencesRefusedError; False, and no change, if none was refused.
 
-        A writer that has the id open is fenced.
+        An open writer with this id is fenced.
 
         Args:
-            stored_through: the next life resumes after this sequence: everything up to it counts as stored, nothing
-                above it. -1 is before the first one. Only reading the stream can tell.
+            stored_through: the last sequence that counts as stored; the next writer with the id resumes after it. -1 is
+                before the first one. Read the stream to find the right value.
 
         Raises:
-            StreamNotFoundError: there is none.
-            WriterFencedError, WriterExpiredError: there is no such writer, or nothing is known of it any more.
+            StreamNotFoundError: the stream does not exist.
+            WriterFencedError, WriterExpiredError: the writer is unknown, or its state has expired.
         """
         info = await fetch_open_segments(self._writes, checked_stream_name(stream))
         request = m.ResetSequences(checked_writer_id(writer_id), info.stream_id, stored_through)
@@ -257,31 +258,32 @@ class Client(StreamControl, DataFrames):
     ) -> Transaction:
         """Return a transaction over one or several streams, to be entered with `async with`; leaving it commits.
 
-        Entering one with a name begins it. One without begins with its first events: what keeps it from beginning is
-        raised by `flush`, `commit` and the futures of its events. If one of that name is open it is joined: its streams
-        must be the same, and what is in it already is committed or deleted by those who know of it (see
-        `Transaction.commit`). If that is prepared, it can be committed or aborted here. After an abort a name is free
-        again.
+        Entering a transaction with a name begins it. A transaction without a name begins with its first events: if it
+        cannot begin, `flush`, `commit` and the futures of its events raise the reason.
+
+        If a transaction of this name is already open, entering joins it. It must be over the same streams. Events
+        already in it are committed or deleted by the program that knows its branches (see `Transaction.commit`). A
+        prepared transaction can be joined to commit or abort it. An abort makes the name free again.
 
         Args:
-            name: says later whether it was committed, and lets another process commit it once it is prepared; without
-                one it cannot be prepared.
-            lease_s: the server aborts it when it has heard nothing of it for so long, 1 s to a day as a rule; the
-                client sees to that by itself.
-            producer: as whom it is committed, once and not again, however long ago that was; entering lets its run take
-                over. Who joins to write branches needs none.
+            name: identifies the transaction to other processes: they can look up its outcome, and commit it once it is
+                prepared. Only a transaction with a name can be prepared.
+            lease_s: the server aborts the transaction when its lease was not renewed for this long, usually 1 s to a
+                day. The client renews the lease in the background.
+            producer: commit at most once per (producer id, sequence), however long ago that was. Entering the context
+                fences older runs of the same producer. Not needed by processes that only write to branches.
             options: of the writers of its streams.
 
         Raises:
-            InvalidNameError, InvalidArgumentError: of a stream, the name or the lease; or one of the name is open over
-                other streams.
-            StreamNotFoundError, StreamSealedError: of one of the streams.
-            TransactionCommittedError: one of that name was committed.
+            InvalidNameError, InvalidArgumentError: the name of a stream, the name of the transaction or the lease is
+                invalid; or a transaction of this name is open over other streams.
+            StreamNotFoundError, StreamSealedError: a stream does not exist, or is sealed.
+            TransactionCommittedError: a transaction of this name was committed.
             ProducerCommittedError: the producer has committed this sequence, or a later one.
             ProducerFencedError: a newer run of the producer has begun.
-            ProducerInUseError: another holder has the writer id; see `reset_producer`.
-            ProducersFullError: the server knows too many producers.
-            TransactionsFullError: too many are open.
+            ProducerInUseError: another holder uses the writer id; see `reset_producer`.
+            ProducersFullError: the server has reached its limit of producers.
+            TransactionsFullError: too many transactions are open.
         """
         return self._transactions.make(streams, name=name, lease_s=lease_s, producer=producer, options=options)
 
@@ -294,84 +296,85 @@ class Client(StreamControl, DataFrames):
         producer: Producer | tuple[str, str, str, int] | None = None,
         options: WriterOptions | None = None,
     ) -> Transaction:
-        """Return a transaction that was entered; the caller commits or aborts it. See `transaction`."""
+        """Begin a transaction and return it; the caller commits or aborts it. See `transaction`."""
         made = self.transaction(streams, name=name, lease_s=lease_s, producer=producer, options=options)
         return await made.__aenter__()
 
     async def transaction_outcome(self, name: str) -> TransactionOutcome:
-        """Return what is known of the transaction that has a name; its state is *unknown* if that is nothing."""
+        """Return the outcome of a transaction by its name; *unknown* if the server does not know the name."""
         return await self._transactions.outcome(name)
 
     async def commit_transaction(self, name: str) -> TransactionOutcome:
-        """Commit a prepared transaction by its name, from any process; committing again changes nothing.
+        """Commit a prepared transaction by its name, from any process. Idempotent.
 
         Raises:
-            InvalidArgumentError: it is open, and not prepared.
-            TransactionUnknownError: there is none of that name, or it was forgotten.
-            TransactionAbortedError: it was aborted.
+            InvalidArgumentError: the transaction is open, but not prepared.
+            TransactionUnknownError: the server does not know the name, or no longer.
+            TransactionAbortedError: the transaction was aborted.
         """
         return await self._transactions.commit(name)
 
     async def abort_transaction(self, name: str | None = None, *, number: int | None = None) -> bool:
-        """Abort an open or prepared transaction, from any process; False if it was aborted before.
+        """Abort an open or prepared transaction, from any process; False if it is aborted already.
 
         Args:
             name: of the transaction.
-            number: in place of the name, for example of a transaction without a name; `list_transactions` yields it.
+            number: instead of the name, for example for a transaction without one; see `list_transactions`.
 
         Raises:
             InvalidArgumentError: neither a name nor a number is given, or both are.
-            TransactionCommittedError: it was committed.
-            TransactionUnknownError: there is none of that name, or it was forgotten.
+            TransactionCommittedError: the transaction was committed.
+            TransactionUnknownError: the server does not know the name or number, or no longer.
         """
         if (name is None) == (number is None):
-            raise InvalidArgumentError("abort_transaction takes the name of a transaction, or its number")
+            raise InvalidArgumentError("abort_transaction takes either the name of a transaction or its number")
         return await self._transactions.abort(name or "", number=number or 0)
 
     async def producer_info(self, writer_id: str) -> ProducerInfo:
-        """Return what is known of a producer: holder, run, last sequence, and the runs that were replaced.
+        """Return the state of a producer: holder, run, last committed sequence, and fenced runs.
 
         Raises:
-            ProducerUnknownError: no transaction ever began with it.
+            ProducerUnknownError: no transaction has begun with this producer.
         """
         return await producer_info(self._writes, writer_id)
 
     async def reset_producer(self, writer_id: str, *, holder: str | None = None) -> bool:
-        """Give the writer id of a producer to another holder, whose sequences start over; its runs so far stay fenced.
+        """Transfer the writer id of a producer to another holder, whose sequences start over. Earlier runs stay fenced.
 
-        Only if the holder it has is gone for good: what that would commit again is not recognised any more. False, and
-        nothing is changed, if the new holder has it already.
+        Do this only if the current holder is gone for good: its commits are no longer deduplicated. Returns False, and
+        changes nothing, if the new holder has the id already.
 
         Args:
-            holder: None: it is that of the next transaction that begins with this writer id.
+            holder: the new holder; None for the holder of the next transaction that begins with this writer id.
 
         Raises:
-            ProducerUnknownError: no transaction ever began with it.
-            ProducerInUseError: yet another holder has taken it over meanwhile.
+            ProducerUnknownError: no transaction has begun with this producer.
+            ProducerInUseError: a third holder has taken the id over in the meantime.
         """
         return await reset_producer(self._writes, writer_id, holder=holder)
 
     async def delete_producer(self, writer_id: str, *, last_sequence: int | None = None) -> bool:
         """Delete a producer and abort its open transactions; False if the server does not know it.
 
-        The next transaction with the writer id begins a new producer: a sequence that was committed can be committed
-        again, and runs that were replaced can begin again. So only delete it if no program sends that again.
+        The next transaction with the writer id begins a new producer, without deduplication and fencing from before: a
+        committed sequence can be committed again, and fenced runs can begin again. So delete a producer only if no
+        program will retry its sequences.
 
         Args:
-            last_sequence: the last sequence that was committed, as `producer_info` returns it; None for none.
+            last_sequence: the expected last committed sequence, as `producer_info` returns it; None for none.
 
         Raises:
-            ProducerCommittedError: the last sequence is another one; nothing was changed.
+            ProducerCommittedError: the last committed sequence differs; nothing was changed.
         """
         return await delete_producer(self._writes, writer_id, last_sequence=last_sequence)
 
     async def list_transactions(self, *, after: int = 0) -> AsyncGenerator[ListedTransaction]:
-        """Yield the transactions of all clients that are open or prepared, in the order of their numbers.
+        """Yield the open and prepared transactions of all clients, by ascending number.
 
-        Those that begin or end meanwhile may be among them or not.
+        Transactions that begin or end during the listing may be missing.
 
         Args:
-            after: only numbers above this one: where an earlier listing was left.
+            after: yield only numbers above this one, to continue an earlier listing.
         """
         async for listed in self._transactions.listed(after=after):
             yield listed
@@ -394,29 +397,29 @@ class Client(StreamControl, DataFrames):
         """Return a reader of the events from `start` to `end`, to be entered with `async with`.
 
         Args:
-            stream: its name, or a slice, which has start, end and key in it. With a list of these, and of patterns like
-                `plant/sensor-*`, it is a `StreamsReader`; streams that come to match join from their heads on.
-            start, end: places, as cuts or in words: see `Place`. Of a time no event of that time or newer lies before
-                the start, and no older one after the end. For several streams one for all, or one for each by its name;
-                without a start of its own a stream is read from its head. TAIL is that of all at one moment.
-            end: None reads on as events come, until the stream is sealed; TAIL is the tail at this moment. With an end
-                no streams join.
-            key: read the events of this key only, and only from the segments that may hold it.
+            stream: the name of a stream, or a slice, which includes start, end and key. A list of names, slices and
+                patterns like `plant/sensor-*` returns a `StreamsReader`. Streams created later that match a pattern
+                join, and are read from their heads.
+            start, end: places, as cuts or in words; see `Place`. A start by time includes every event of that time or
+                newer, an end by time every older event. For several streams, pass one place for all or a mapping by
+                name; a stream without a start is read from its head. TAIL is the tail of all streams at one moment.
+            end: None follows the stream until it is sealed; TAIL is the current tail. With an end, no streams join.
+            key: read only the events with this key, and only the segments that may contain it.
 
         Raises:
-            StreamNotFoundError: there is none.
-            CutTruncatedError: `start` was truncated away.
-            CutInvalidError, OffsetBeyondEndError: a cut that does not fit the stream.
+            StreamNotFoundError: the stream does not exist.
+            CutTruncatedError: the events at `start` were truncated.
+            CutInvalidError, OffsetBeyondEndError: a cut does not fit the stream.
             CutOrderError: `start` is after `end`.
-            InvalidArgumentError: a stream is given twice, or a cut for one that is not read.
+            InvalidArgumentError: a stream is given twice, or a cut is given for a stream that is not read.
         """
         options = options or ReaderOptions()
         if not isinstance(stream, str | Slice):
             if not isinstance(stream, Iterable):
-                raise InvalidArgumentError(f"a reader is of a stream, a slice, or a list of these, not {stream!r:.120}")
+                raise InvalidArgumentError(f"a reader takes a stream, a slice, or a list of these, not {stream!r:.120}")
             return self._readers.several(stream, start=start, end=end, key=key, options=options)
         if isinstance(start, Mapping) or isinstance(end, Mapping):
-            raise InvalidArgumentError("cuts by the names of streams are for a list of streams")
+            raise InvalidArgumentError("a mapping of cuts needs a list of streams")
         return self._readers.one(slice_of(stream, start=start, end=end, key=key), options)
 
     # --- parallel reading ---
@@ -430,11 +433,11 @@ class Client(StreamControl, DataFrames):
         key: str | None = None,
         max_bytes: int = 64 * MIB,
     ) -> list[SegmentRange]:
-        """Return ranges that hold exactly the events between two cuts, each about `max_bytes`, to be read in parallel.
+        """Return ranges of about `max_bytes` that hold exactly the events between two cuts, to read in parallel.
 
         Args:
             stream, start, key: see `reader`.
-            end: None: the tail at this moment.
+            end: None for the current tail.
 
         Raises like `reader`.
         """
@@ -450,31 +453,31 @@ class Client(StreamControl, DataFrames):
         return await self._cuts.search(part.stream, plan)
 
     def read_range(self, part: SegmentRange, *, kept: KeptBlocks | None = None) -> "AsyncIterator[pa.RecordBatch]":
-        """Return an iterator of the events of a range as record batches; needs pyarrow. See `ranges.read_range`."""
+        """Iterate over the events of a range as record batches; needs pyarrow. See `ranges.read_range`."""
         return read_range(self._reads, part, kept=kept)
 
     async def split_range(self, part: SegmentRange, *, max_bytes: int) -> list[SegmentRange]:
-        """Return ranges that hold exactly the events of a range, each about `max_bytes`."""
+        """Split a range into ranges of about `max_bytes` that hold exactly its events."""
         return await split_range(self._reads, part, max_bytes=max_bytes)
 
     def segment_scan(self, segment_id: int) -> SegmentScan:
-        """Return the scan of one segment of events: it finds positions by counting events or bytes."""
+        """Return a scan of one segment, which finds positions by counting events or bytes."""
         return SegmentScan(self._reads, segment_id)
 
     async def cut_at_time_in(self, stream: StreamInfo, choice: TimeCut, *, as_end: bool) -> StreamCut:
-        """Return the cut at a time as `stream_cut`, in a stream as it was when it was described.
+        """Return the cut at a time, like `stream_cut`, in the segments that a `StreamInfo` lists.
 
         Raises:
-            SegmentTruncatedError, SegmentNotFoundError: some of it is truncated by now.
+            SegmentTruncatedError, SegmentNotFoundError: a part of the stream was truncated since.
         """
         return await self._cuts.choose(choice, stream, is_end=as_end)
 
     async def fetch_event(self, position: EventPosition) -> Event:
-        """Return the event at a position, as `event.position` names it; only its block is read.
+        """Return the event at a position (`event.position`); only its block is read.
 
         Raises:
-            SegmentNotFoundError, SegmentTruncatedError: it was truncated away.
-            OffsetBeyondEndError, CutInvalidError, BlockCorruptError: no event is there.
+            SegmentNotFoundError, SegmentTruncatedError: the event was truncated.
+            OffsetBeyondEndError, CutInvalidError, BlockCorruptError: the position is not that of an event.
         """
         return await fetch_event(self._reads, position)
 
@@ -488,10 +491,10 @@ class Client(StreamControl, DataFrames):
         start_over_if_expired: bool = False,
         delivery_timeout_s: float | None = None,
     ) -> ByteWriter:
-        """Return a writer of bytes at the end of a stream of one segment, to be entered with `async with`.
+        """Return a writer that appends bytes to a stream of one segment, to be entered with `async with`.
 
         Args:
-            writer_id: the writer that had the id before is fenced.
+            writer_id: opening the writer fences the previous writer with this id.
             start_over_if_expired: see `writer`.
             delivery_timeout_s: see `WriterOptions`.
         """
@@ -507,10 +510,10 @@ class Client(StreamControl, DataFrames):
         """Return a reader of the bytes of a stream of one segment, to be entered with `async with`.
 
         Args:
-            follow: wait at the tail for more, until the stream is sealed.
+            follow: wait for new bytes at the tail, until the stream is sealed.
         """
         if offset < 0:
-            raise InvalidArgumentError(f"{offset} is no offset")
+            raise InvalidArgumentError(f"offset must be at least 0, not {offset}")
         return ByteReader(self._reads, checked_stream_name(stream), offset=offset, follow=follow)
 
 
@@ -521,16 +524,16 @@ def connect(
     tls: bool | ssl.SSLContext | None = None,
     options: ClientOptions | None = None,
 ) -> Client:
-    """Return a client of the server at `host:port`, to be entered with `async with` (or awaited, and closed by you).
+    """Return a client of the server at `host:port`, to be entered with `async with`, or awaited and then closed.
 
     Args:
-        address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240. Several, with
-            commas between them, are dialed in turn, from the one that served last, the next one after an error or a
-            second of silence: of a server and its standby.
-        token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent, or
-            that in the file of the variable MILLRACE_TOKEN_FILE, which is read once, here.
+        address: defaults to the environment variable MILLRACE_ADDRESS, then to 127.0.0.1:9240. Several addresses,
+            separated by commas (a server and its standby), are tried in turn, beginning with the one used last. The
+            client goes on to the next address after an error, or after a second without a reply.
+        token, tls: override those in `options`. Without a token, the client sends the value of MILLRACE_TOKEN, or the
+            content of the file MILLRACE_TOKEN_FILE, which is read once, here.
 
     Raises:
-        InvalidArgumentError: the address, the token or the token file is invalid; it is a ValueError, too.
+        InvalidArgumentError: the address, the token or the token file is invalid; also a ValueError.
     """
     return Client(str(chosen_addresses(address)), chosen_options(options, token=token, tls=tls))

@@ -1,20 +1,20 @@
-"""The writer of a stream: events in, futures out, every event durable once.
+"""The writer of a stream: it takes events, returns futures, and stores every event exactly once.
 
 Events of one key are stored in the order written, and their futures resolve in that order; blocks of different segments
-are independent. Each write counts against a bound until it is durable: above `drain_high_bytes`, `drain()` waits
-until `drain_low_bytes` are left, and a caller that never waits meets `BufferFullError` at `buffer_bytes_max`.
+are independent. Backpressure: each write counts against a bound until it is durable. Above `drain_high_bytes`,
+`drain()` waits until `drain_low_bytes` are left; without draining, `write` raises `BufferFullError` at
+`buffer_bytes_max`.
 
-A writer with an id is persistent: opening the id again fences the writer that had it, and tells what the caller has
-stored, by the sequences that it gives its events (`sequences.py`). After a lost connection the blocks without an ack
-are sent again as they were packed, under the same epoch, and the server stores each event number once; so a writer that
-was fenced stays so.
+A writer with an id is persistent: opening the id again fences the previous writer with it, and returns how far the
+sequences of its events are stored (`sequences.py`). After a lost connection, blocks without an ack are resent as they
+were packed, under the same epoch. The server stores each event number once, and a fenced writer stays fenced.
 
-    Writer         the calls of the application
+    Writer         the public calls
     Accumulator    gathers the events of a segment into blocks
-    Delivery       has blocks sent until each is durable or the writer has failed
-    BlockSender    sends blocks as far as there is room in flight
-    SegmentWriter  the state of sending to one segment
-    Rerouter       finds the successors when the stream is scaled; see there
+    Delivery       retries blocks until each is durable or the writer has failed
+    BlockSender    sends blocks while there is room in flight
+    SegmentWriter  state machine of sending to one segment
+    Rerouter       finds the successors when the stream is scaled
     Outcomes       resolves futures in the order written
 """
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterStatistics:
-    """What waits in a writer, how often it sent again, and how often the stream was scaled under it."""
+    """Bytes pending in a writer, its retries, and how often it was rerouted because the stream was scaled."""
 
     pending_bytes: int
     in_flight_bytes: int
@@ -85,14 +85,14 @@ class Writer(Handle):
         self.writer_id = writer_id
         self._start_over = start_over_if_expired
         self._is_exclusive = exclusive
-        # Whether the stream is to be released when this writer ends, in whatever way.
+        # Whether to release the stream when this writer ends, for whatever reason.
         self._has_stream = False
         self._expected = expected
         self._stream_id = 0
         self._options = options
         self.number = 0
         self.epoch = 0
-        # Whether the server had seen the writer id before, and knows what it stored.
+        # Whether the server knew the writer id, and what it had stored.
         self.known = False
         self._time_ns = channel.clock.time_ns
         channel.guard.check()
@@ -123,22 +123,24 @@ class Writer(Handle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Flush and close. When the body was cancelled nothing is waited for."""
+        """Flush and close; if the body was cancelled, close without waiting."""
         await leave(kind, close=self.close, abandon=self._abandon, stream=self.stream)
 
     async def open(self) -> None:
-        """Open the writer under a new epoch; an older one of the same id is fenced from now on.
+        """Open the writer under a new epoch, which fences older writers with the same id.
 
         Raises:
-            StreamNotFoundError, StreamSealedError: nothing can be written.
-            WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
-            SequencesRefusedError: two events of this id had one sequence; see `client.reset_sequences`.
-            StreamHasExclusiveWriterError: the stream has an exclusive writer, and this one is not to be one.
-            TailChangedError: this one is to be exclusive, and the stream does not end at `expected`.
-            RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
-            ServerUnreachableError: no server answered for so long; an outage is waited out from the opening on.
-            ClientClosedError, MillraceError: it was opened before, and closed, or has failed.
-            InvalidArgumentError: it is open.
+            StreamNotFoundError, StreamSealedError: the stream accepts no events.
+            WriterExpiredError: the id was idle for too long, so the server no longer knows what it stored.
+            SequencesRefusedError: two events of this id had the same sequence; see `client.reset_sequences`.
+            StreamHasExclusiveWriterError: the stream has an exclusive writer, and this writer is not exclusive.
+            TailChangedError: the writer is exclusive, and the stream does not end at `expected`.
+            RequestTimeoutError: for `request_timeout_s`, the stream was scaled faster than its segments could be
+                fetched.
+            ServerUnreachableError: no server answered within `request_timeout_s`. Once open, the writer waits out an
+                outage.
+            ClientClosedError, MillraceError: the writer was closed, or has failed.
+            InvalidArgumentError: the writer is open already.
         """
         check_new(self._delivery.refusal)
         expected = await self._expected() if callable(self._expected) else self._expected
@@ -169,13 +171,14 @@ class Writer(Handle):
         )
 
     async def close(self) -> None:
-        """Wait until everything is durable, and close. Cancelling abandons what is not, which the log counts.
+        """Wait until all events are durable, and close. Cancelling abandons the others, and logs their number.
 
-        An exclusive writer without an id, which nobody can open again, releases the stream, also if events were lost or
-        this is cancelled. One with an id does not.
+        An exclusive writer without an id releases the stream, even if events were lost or this call is cancelled,
+        because no writer could take it over. An exclusive writer with an id keeps it.
 
         Raises:
-            MillraceError: why events were lost; the future of each says the same. Or why it was not released.
+            MillraceError: the reason why events were lost, as the future of each raises it; or why the stream could not
+                be released.
         """
         if self._delivery.refusal is None:
             try:
@@ -203,25 +206,26 @@ class Writer(Handle):
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[WriteResult]":
-        """Take one event; the future is done when it is durable. Never waits.
+        """Append one event; the future resolves when the event is durable. Never waits.
 
-        Cancelling the future does not take the event back. A future may be ignored: `flush` and leaving
-        the writer raise what went wrong.
+        Cancelling the future does not remove the event. The future may be ignored: `flush` and leaving the context
+        raise the error of a failed event.
 
         Args:
-            key: events of one key are read in the order written; without one the order is not kept.
-            sequence: the caller's own number of the event; see `stored_through`. An event that an earlier writer of the
-                id has stored is not stored again; its result has no place.
-            timestamp_us: Unix microseconds; the clock of this machine if it is left out.
-            headers: names (text) to bytes: at most 64, and 64 KiB together.
+            key: events of one key are read in the order written; events without a key have no order.
+            sequence: the caller's own number of the event, which makes the write idempotent; see `stored_through`. An
+                event that an earlier writer with this id has stored is not stored again; its result has no position.
+            timestamp_us: event time in Unix microseconds; defaults to the clock of this machine.
+            headers: mapping of names (text) to bytes: at most 64, and 64 KiB in total.
 
         Raises:
-            EventTooLargeError: value above 8 MiB, key or headers above 64 KiB, more than 64 headers, or more than one
-                append of this server can hold; the event was not taken, and the writer remains usable.
-            TypeError, InvalidArgumentError: value, key, sequence, timestamp or headers are none, or the sequence does
-                not ascend; the event was not taken.
-            SequencesMixedError: all events of this writer on the stream have a sequence, or none has; it was not taken.
-            BufferFullError: more than `buffer_bytes_max` waits; `await drain()` now and then.
+            EventTooLargeError: value above 8 MiB, key or headers above 64 KiB, more than 64 headers, or larger than an
+                append to this server may be. The event was not accepted; the writer remains usable.
+            TypeError, InvalidArgumentError: value, key, sequence, timestamp or headers are invalid, or the sequence
+                does not ascend; the event was not accepted.
+            SequencesMixedError: either all events of this writer on the stream have a sequence, or none; the event was
+                not accepted.
+            BufferFullError: more than `buffer_bytes_max` is pending; `await drain()` regularly.
             WriterFencedError, WriterExpiredError, StreamHasExclusiveWriterError, StreamSealedError,
                 StreamNotFoundError, ThrottledError, OutcomeUnknownError, ClientClosedError: the writer has failed for
                 this reason, or was closed, and accepts no more events. A full server (ThrottledError) or an
@@ -241,7 +245,7 @@ class Writer(Handle):
         elif size > delivery.event_size_unchecked:
             check_size(size, key=key, headers=None, append_size_max=delivery.append_size_max)
         if timestamp_us is None:
-            time_ns = self._time_ns  # an attribute that is called at once is looked up as a method: 0.03 us
+            time_ns = self._time_ns  # calling self._time_ns() directly would look up a method: 0.03 us
             timestamp_us = time_ns() // 1000
         else:
             timestamp_us = checked_timestamp(timestamp_us)
@@ -263,7 +267,7 @@ class Writer(Handle):
             raise BufferFullError(pending_bytes=delivery.pending_bytes, limit_bytes=self._buffer_bytes_max)
         gathered = segment.accumulator
         if not gathered.scheduled:
-            self._guard.check()  # with the first event of a block: this is too slow for each
+            self._guard.check()  # once a block: too slow for every event
         delivery.pending_bytes = pending_bytes
         # A million times a second: the accumulator's lists are filled here, not by a call (0.1 us each).
         if headers:
@@ -295,25 +299,25 @@ class Writer(Handle):
         timestamps_us: Timestamps = None,
         headers: Headers | Sequence[Headers | None] | None = None,
     ) -> "asyncio.Future[WriteResult]":
-        """Take many events; the future is done when all are durable. Never waits.
+        """Append many events; the future resolves when all are durable. Never waits.
 
-        With one key, or none, they become one block: contiguous in one segment and stored all or nothing. With a key
-        for each (`keys`), or with sequences and no keys, they become one such block per segment; the future then holds
-        where the last one is. If a segment is split before it has stored its block, that block becomes one per
-        successor. Without events nothing is written, and the future is done.
+        With one key, or none, the events become one block: contiguous in one segment, stored all or nothing. With a key
+        for each event (`keys`), or with sequences and no keys, they become one such block per segment, and the future
+        returns the position of the last one. If a segment is split before it has stored its block, the block is split
+        among its successors. Without events nothing is written, and the future is done.
 
         Args:
-            first_sequence: of the first event; the others follow without a gap. See `write`: what is stored already is
-                left out.
-            timestamps_us: one for all, or one for each; the clock of this machine if they are left out.
-            headers: the same for all, or of each its own (None: none).
+            first_sequence: sequence of the first event; the others follow without a gap. Events that are stored already
+                are skipped, as by `write`.
+            timestamps_us: one for all, or one for each; defaults to the clock of this machine.
+            headers: one mapping for all events, or a list with one for each (None for no headers).
 
         Raises:
-            EventTooLargeError: an event above 8 MiB, or more than one append can hold (16 MiB, if the server is not
-                set to less); nothing was taken.
-            TypeError, InvalidArgumentError: values that are not bytes, or another count of keys, timestamps or headers;
-                nothing was taken.
-            MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
+            EventTooLargeError: an event above 8 MiB, or more than one append can hold (16 MiB, unless the server is
+                configured for less); no event was accepted.
+            TypeError, InvalidArgumentError: values are not bytes, or the number of keys, timestamps or headers differs
+                from that of the values; no event was accepted.
+            MillraceError: the buffer is full (BufferFullError), or the writer has failed; see `write`.
         """
         delivery = self._delivery
         self._guard.check()
@@ -348,25 +352,25 @@ class Writer(Handle):
         return call.future
 
     def write_arrow(self, data: "pa.RecordBatch | pa.Table") -> "asyncio.Future[WriteResult]":
-        """Take the events of a record batch or a table; the future is done when all are durable. Never waits.
+        """Append the events of a record batch or a table; the future resolves when all are durable. Never waits.
 
-        Column `value` is binary; `key`, `timestamp` and `headers` may be left out. Such are the batches that
-        `reader.arrow_batches` yields: one that was read can be written as it is, and its places (`segment`, `offset`,
-        `index`, `stream`) are not looked at. See `millrace.client.write.arrow` for the types. Needs pyarrow.
+        Column `value` is binary; `key`, `timestamp` and `headers` are optional. The batches of `reader.arrow_batches`
+        can be written unchanged: their position columns (`segment`, `offset`, `index`, `stream`) are ignored. See
+        `millrace.client.write.arrow` for the types. Needs pyarrow.
 
-        The events of one key are stored in their order. They become blocks of about `block_size_bytes`, each stored all
-        or nothing; the batch as a whole is that only in a transaction. The future holds where the last block is.
-        Without rows nothing is written, and the future is done.
+        The events of one key are stored in order. They become blocks of about `block_size_bytes`, each stored all or
+        nothing; only a transaction stores the whole batch all or nothing. The future returns the position of the last
+        block. Without rows nothing is written, and the future is done.
 
         Raises:
-            ColumnInvalidError: a column is missing, unknown, of another type, or has nulls where none may be; nothing
-                was taken.
-            EventTooLargeError: an event is above the limits of `write`, or all together above `buffer_bytes_max`;
-                nothing was taken.
-            TypeError: neither a batch nor a table.
-            SequencesMixedError: the events of this writer on the stream have sequences, and these cannot.
+            ColumnInvalidError: a column is missing, unknown, of another type, or has nulls where they are not allowed;
+                no event was accepted.
+            EventTooLargeError: an event exceeds the limits of `write`, or the whole batch exceeds `buffer_bytes_max`;
+                no event was accepted.
+            TypeError: the argument is neither a batch nor a table.
+            SequencesMixedError: this writer's events on the stream have sequences, which Arrow batches cannot have.
             MissingExtraError: pyarrow is not installed.
-            MillraceError: nothing can be written now (BufferFullError) or any more; see `write`.
+            MillraceError: the buffer is full (BufferFullError), or the writer has failed; see `write`.
         """
         from .arrow import events_of
 
@@ -403,15 +407,15 @@ class Writer(Handle):
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[WriteResult]":
-        """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
+        """Wait for room in the buffer, then write; return the future of the write. If cancelled, nothing is written."""
         await self.drain()
         return self.write(value, key=key, sequence=sequence, timestamp_us=timestamp_us, headers=headers)
 
     async def drain(self) -> None:
-        """Wait if more than `drain_high_bytes` is not yet durable, until it is `drain_low_bytes`. Cancelling is safe.
+        """Wait, while more than `drain_high_bytes` are pending, until they fall to `drain_low_bytes`. Safe to cancel.
 
         Raises:
-            MillraceError: the writer failed; see `write`.
+            MillraceError: the writer has failed; see `write`.
         """
         self._guard.check()
         await self._delivery.drain()
@@ -419,19 +423,19 @@ class Writer(Handle):
             self._refuse()
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether `drain` would not wait if so much more were written. May be called in any thread."""
+        """Return whether `drain` would not wait after `size_bytes` more were written. Thread-safe."""
         return self._delivery.has_room(size_bytes)
 
     @property
     def refused(self) -> RefusedEvents:
-        """The events that were refused after `write` had returned, as it does for threads; `flush` raises why."""
+        """Events rejected after `write` had returned, as in the client for threads; `flush` raises the reason."""
         return self._delivery.refused
 
     async def flush(self) -> None:
-        """Wait until everything written before this call is durable. Cancelling is safe.
+        """Wait until all events written before this call are durable. Safe to cancel.
 
         Raises:
-            MillraceError: why events were lost; the future of each says the same.
+            MillraceError: the reason why events were lost, as the future of each raises it.
         """
         self._guard.check()
         if isinstance(self._delivery.refusal, NotOpenError):
@@ -440,16 +444,16 @@ class Writer(Handle):
         self._raise_failure()
 
     async def release(self) -> None:
-        """Let the stream take events from all writers again, once everything written before this call is durable.
+        """Flush, and end the exclusive ownership of the stream, so that it accepts events from all writers again.
 
-        The writer stays open, as one among others. Releasing again changes nothing. Cancelled, it may have released.
+        The writer stays open as an ordinary writer. Idempotent. If cancelled, the stream may have been released.
 
         Raises:
-            InvalidArgumentError: this is no exclusive writer.
-            MillraceError: why events were lost, and then nothing is released; or why it was not.
+            InvalidArgumentError: the writer is not exclusive.
+            MillraceError: events were lost, and the stream is not released; or the release failed.
         """
         if not self._is_exclusive:
-            raise InvalidArgumentError("only an exclusive writer has a stream to release")
+            raise InvalidArgumentError("release() needs an exclusive writer")
         await self.flush()
         await self._release()
 
@@ -470,29 +474,29 @@ class Writer(Handle):
 
     @property
     def last_event_numbers(self) -> dict[int, int]:
-        """The number of the last durable event of this writer in each segment; 0 where it never wrote.
+        """The number of the last durable event of this writer in each segment; 0 if it never wrote there.
 
-        Numbers start from 1 in each segment. They are no place to resume from: that is `stored_through`.
+        Numbers start from 1 in each segment. To resume, use `stored_through`, not these numbers.
         """
         return self._delivery.targets.last_event_numbers
 
     @property
     def stored_through(self) -> int:
-        """Everything that was written with a sequence up to this one is durable; -1 if nothing is.
+        """The highest sequence up to which all events are durable; -1 if none is.
 
-        When the writer is opened this is what earlier writers of the id have stored. The caller continues after it,
-        with the same events under the same sequences as before: what is stored above it is recognised, event by event.
-        After a kill it may be lower than what was acknowledged last.
+        After opening, this is what earlier writers with the id have stored. Resume after it, with the same events under
+        the same sequences: events above it that are stored already are recognised and skipped, one by one. After a
+        crash it may be lower than the last acknowledged sequence.
         """
         return self._delivery.stored_below() - 1
 
     @property
     def pending_bytes(self) -> int:
-        """What was written and is not yet durable, with what its objects cost."""
+        """Size of the events that are not durable yet, including the memory of their objects."""
         return self._delivery.pending_bytes
 
     def statistics(self) -> WriterStatistics:
-        """Return what waits, and how often blocks were sent again."""
+        """Return the pending bytes, the retries and the reroutes."""
         return WriterStatistics(
             pending_bytes=self._delivery.pending_bytes,
             in_flight_bytes=self._delivery.sender.in_flight_bytes,
@@ -517,14 +521,14 @@ class Writer(Handle):
         raise self._delivery.refusal.with_traceback(None)  # or each raise would add to it
 
     def _raise_failure(self) -> None:
-        """Raise, once, why events were lost."""
+        """Raise the reason why events were lost, once."""
         delivery = self._delivery
         failure, delivery.failure = delivery.failure or delivery.refused.take(), None
         if failure is not None:
             raise failure
 
     def _recognised(self, last: int) -> "asyncio.Future[WriteResult]":
-        """Return the outcome of events that were stored before the writer was opened."""
+        """Return a resolved future for events that were stored before the writer was opened."""
         self._sequences.take(last)
         self._delivery.note_idle()
         future = self._create_future()
@@ -532,14 +536,14 @@ class Writer(Handle):
         return future
 
     def _wrote_nothing(self, events: Events) -> "asyncio.Future[WriteResult]":
-        """Return the outcome of a call without events, once it is known to be one."""
+        """Check the arguments of a call without events, and return a resolved future."""
         _check_counts(events)
         future = self._create_future()
         future.set_result(NOTHING_STORED)
         return future
 
     def _write_to_several(self, events: Events, first_sequence: int | None) -> "asyncio.Future[WriteResult]":
-        """Send a call whose events may belong to several segments, without those that are stored before."""
+        """Send a call whose events may belong to several segments, without the events that are stored already."""
         keys, call, count = events.keys, events.call, len(events.values)
         assert call is not None
         _check_counts(events)
