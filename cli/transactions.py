@@ -188,4 +188,4 @@ def _age_text(begun_at: datetime) -> str:
 
 
 def _state_text(found: TransactionOutcome) -> str:
-    return "aborted: nothing named it for longer than its lease" if found.has_expired else found.state.value
+    return "aborted: its lease expired" if found.has_expired else found.state.value

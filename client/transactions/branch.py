@@ -1,13 +1,13 @@
-"""A branch of a transaction: events that are committed together with those of others, or not at all.
+"""A branch of a transaction: one process's share of its events, committed or dropped as a whole.
 
     branch = transaction.branch()                       in any process that has begun or joined the transaction
     branch.write(b"event", key="ada")
-    token = await branch.finish()                       flushed; the token is sent to who commits
+    token = await branch.finish()                       flushes; send the token to the committing process
 
-    await transaction.commit(branches=[token, ...])     in one process: exactly these, and nothing else
+    await transaction.commit(branches=[token, ...])     in one process: commits exactly these branches
 
-So many processes fill one transaction. What a branch has is durable when it is finished, and is part of the streams
-only if the commit lists its token. Who fails starts over with another branch: of one that is not listed nothing stays.
+So many processes can write to one transaction. A finished branch is durable, and is added to the streams only if the
+commit lists its token. A process that fails is restarted with a new branch; branches that are not listed are deleted.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from .identities import Identities, WriterIdentity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchToken:
-    """What a commit has to know of a branch that is finished. It can be pickled, and sent to another process.
+    """Identifies a finished branch for the commit. It can be pickled, and sent to another process.
 
     Attributes:
         transaction: the number of the transaction.
-        branch: which one of it.
-        event_count: how many events it has; the commit is refused if another number is stored.
+        branch: the number of the branch in it.
+        event_count: events in the branch; the commit is rejected if a different number is stored.
     """
 
     transaction: int
@@ -45,14 +45,14 @@ class BranchToken:
 class Branch(BranchWriter):
     """A branch of a transaction. Made by `transaction.branch`; belongs to one event loop.
 
-    It ends with `finish`, or with its transaction object: what was not finished then is not committed by anybody.
+    It ends with `finish`, or with its transaction object; an unfinished branch is never committed.
 
     Args:
-        on_finished: told of the token: after that this is not needed any more.
+        on_finished: called with the token, which replaces this object.
 
     Attributes:
-        branch: the number of it in the transaction.
-        token: None until it is finished.
+        branch: its number in the transaction.
+        token: None until the branch is finished.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Branch(BranchWriter):
         self._turn = asyncio.Lock()
         self.branch = new_branch()
         self.token: BranchToken | None = None
-        # Why what was written is lost, unless it was finished.
+        # The reason why its events are lost; None if it is open or finished.
         self._end_error: MillraceError | None = None
         self._open_writers(beginning, identity, branch=self.branch)
 
@@ -82,28 +82,28 @@ class Branch(BranchWriter):
         yield "finished" if self.token is not None else "ended" if self._refusal else "open"
 
     async def finish(self) -> BranchToken:
-        """Flush, and return the token that a commit takes; nothing is written after it. Finishing again is the same.
+        """Flush, and return the token for the commit. The branch accepts no more events. Idempotent, safe to cancel.
 
-        The transaction may continue elsewhere: this process is not needed for it any more. Cancelling is safe.
+        The transaction does not depend on this process afterwards.
 
         Raises:
-            TransactionAbortedError: the transaction was aborted, by somebody or since its lease ran out.
-            MillraceError: why events were lost.
+            TransactionAbortedError: a client aborted the transaction, or its lease expired.
+            MillraceError: the reason why events were lost.
         """
         async with self._turn:
             if self.token is None:
-                self._refusal = self._refusal or ClientClosedError("the branch is finished: it takes no more")
+                self._refusal = self._refusal or ClientClosedError("the branch is finished, and accepts no more events")
                 await self.flush()
                 assert self._beginning is not None
                 await self._beginning.known_to_server()
-                await self.flush()  # it may have begun again
+                await self.flush()  # a transaction that began again resends its events
                 self.token = BranchToken(transaction=self.number, branch=self.branch, event_count=self._event_count)
                 self._end_writers(self._refusal)
                 self._on_finished(self.token)
             return self.token
 
     def end(self, error: MillraceError) -> None:
-        """Take nothing more; unless it is finished, what was written is lost. The transaction calls this."""
+        """Accept no more events; those of an unfinished branch are lost. Called by the transaction."""
         if self.token is None:
             self._refusal = self._end_error = error
             self._end_writers(error)
@@ -114,27 +114,27 @@ class Branch(BranchWriter):
 
 
 def new_branch() -> int:
-    """Return the number of a branch that nobody else has."""
+    """Return a random number for a branch, unique in practice."""
     return randbits(63) + 1
 
 
 def counts_of(tokens: Iterable[BranchToken], *, number: int) -> list[m.BranchCount]:
-    """Return the branches of tokens as a commit lists them; those without events are none.
+    """Return the branches of tokens as a commit lists them, without empty ones.
 
     Args:
-        number: of the transaction that they must be of.
+        number: of the transaction to commit.
 
     Raises:
-        BranchTokenError: one is of another transaction.
-        InvalidArgumentError: one is no token.
+        BranchTokenError: a token belongs to another transaction.
+        InvalidArgumentError: an item is not a token.
     """
     counts = []
     for token in tokens:
         if not isinstance(token, BranchToken):
-            raise InvalidArgumentError(f"{token!r} is no token of a branch: `finish` returns them")
+            raise InvalidArgumentError(f"a branch must be a BranchToken, as `finish` returns it, not {token!r}")
         if token.transaction != number:
             raise BranchTokenError(
-                f"a token is of transaction {token.transaction}, and not of {number}, which is to be committed"
+                f"the token belongs to transaction {token.transaction}, not to {number}, which is to be committed"
             )
         if token.event_count:
             counts.append(m.BranchCount(token.branch, token.event_count))

@@ -1,7 +1,7 @@
-"""Takes events of one branch of a transaction, for any of its streams.
+"""Writes the events of one branch of a transaction to any of its streams.
 
-A branch is a set of parts that is committed or dropped as a whole. Every transaction object writes to one, and makes
-further ones for others to fill.
+A branch is a set of parts that is committed or dropped as a whole. Every transaction object writes to a branch of its
+own, and can make further ones.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class BranchWriter(Handle, ABC):
-    """What takes the events of a branch; belongs to one event loop.
+    """Accepts the events of a branch; belongs to one event loop.
 
     Args:
-        refusal: why nothing is taken yet; None if events are.
+        refusal: the reason why no events are accepted yet, if any.
 
     Attributes:
-        streams: of the transaction.
+        streams: the streams of the transaction.
     """
 
     def __init__(
@@ -49,25 +49,25 @@ class BranchWriter(Handle, ABC):
         self.streams = tuple(streams)
         self._options = options
         self._beginning: Beginning | None = None
-        # Of each stream, in their order.
+        # One per stream, in their order.
         self._each_writer: list[PartsWriter] = []
-        # The same by stream; under None that of the only one.
+        # The same by stream; under None the writer of a single stream.
         self._writers: dict[str | None, PartsWriter] = {}
-        # Why nothing is taken any more, or yet.
+        # The reason why no events are accepted, yet or any more.
         self._refusal = refusal
 
     @property
     def append_size_max(self) -> int:
-        """Most bytes of an append that the server takes; an event with its key and headers has to fit one."""
+        """The largest append that the server accepts, in bytes; an event with key and headers must fit."""
         return self._channel.append_size_max
 
     @property
     def number(self) -> int:
-        """The server's own of the transaction; 0 before that was entered. Another one if it has to begin again."""
+        """Number of the transaction on the server; 0 before it is entered. It changes if the transaction begins again."""
         return 0 if self._beginning is None else self._beginning.current.number
 
     def _open_writers(self, beginning: Beginning, identity: WriterIdentity, *, branch: int) -> None:
-        """Write to the parts of a branch from now on."""
+        """Begin to accept events for a branch."""
         self._beginning = beginning
         for stream in self.streams:
             writer = PartsWriter(self._channel, stream, beginning=beginning, branch=branch, options=self._options)
@@ -86,18 +86,18 @@ class BranchWriter(Handle, ABC):
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[WriteResult]":
-        """Take one event; the future is done when it is durable in the transaction. Never waits.
+        """Append one event; the future resolves when the event is durable in the transaction. Never waits.
 
-        A future may be ignored: `flush`, `finish` and `commit` raise what went wrong. `Writer.write` says more of the
-        arguments.
+        The future may be ignored: `flush`, `finish` and `commit` raise the error of a failed event. See `Writer.write`
+        for the other arguments.
 
         Args:
-            stream: needed if the transaction is over several.
+            stream: required if the transaction is over several streams.
 
         Raises:
-            InvalidArgumentError: it is not over that stream, or none is named of several.
-            EventTooLargeError, TypeError, BufferFullError: see `Writer.write`; the event was not taken.
-            TransactionAbortedError, MillraceError: it takes nothing more.
+            InvalidArgumentError: the transaction is not over `stream`, or `stream` is missing.
+            EventTooLargeError, TypeError, BufferFullError: see `Writer.write`; the event was not accepted.
+            TransactionAbortedError, MillraceError: the transaction accepts no more events.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
@@ -114,7 +114,7 @@ class BranchWriter(Handle, ABC):
         timestamps_us: Timestamps = None,
         headers: Headers | Sequence[Headers | None] | None = None,
     ) -> "asyncio.Future[WriteResult]":
-        """Take many events of one stream; the future is done when all are durable in the transaction. Never waits.
+        """Append many events to one stream; the future resolves when all are durable in the transaction. Never waits.
 
         See `Writer.write_many` and `write`.
         """
@@ -126,9 +126,9 @@ class BranchWriter(Handle, ABC):
     def write_arrow(
         self, data: "pa.RecordBatch | pa.Table", *, stream: str | None = None
     ) -> "asyncio.Future[WriteResult]":
-        """Take the events of a record batch or a table; the future is done when all are durable in the transaction.
+        """Append the events of a record batch or a table; the future resolves when all are durable in the transaction.
 
-        Never waits. See `Writer.write_arrow` for the columns and the errors, and `write`.
+        Never waits. See `write`, and `Writer.write_arrow` for the columns and errors.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
@@ -144,31 +144,31 @@ class BranchWriter(Handle, ABC):
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "asyncio.Future[WriteResult]":
-        """Wait for room, then write; return the future of the write. Cancelling while it waits writes nothing."""
+        """Wait for room in the buffer, then write; return the future of the write. If cancelled, nothing is written."""
         await self.drain()
         return self.write(value, key=key, stream=stream, timestamp_us=timestamp_us, headers=headers)
 
     async def drain(self) -> None:
-        """Wait while too much is not yet durable; see `Writer.drain`. Cancelling is safe.
+        """Wait while too many bytes are pending; see `Writer.drain`. Safe to cancel.
 
         Raises:
-            MillraceError: it takes nothing more.
+            MillraceError: the transaction accepts no more events.
         """
         for writer in self._each_writer:
             await writer.drain()
 
     async def flush(self) -> None:
-        """Wait until everything written so far is durable in the transaction. Cancelling is safe.
+        """Wait until all events written so far are durable in the transaction. Safe to cancel.
 
         Raises:
-            TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
-            MillraceError: why events were lost.
+            TransactionAbortedError: a client aborted the transaction, or its lease expired.
+            MillraceError: the reason why events were lost.
         """
         self._check_open()
         for writer in self._each_writer:
             try:
                 await writer.flush()
-                if writer.refusal is not None:  # that was told before
+                if writer.refusal is not None:  # an earlier call raised its error
                     raise writer.refusal.with_traceback(None)
             except MillraceError as error:
                 self._identities.forget()
@@ -179,21 +179,21 @@ class BranchWriter(Handle, ABC):
 
     @property
     def _event_count(self) -> int:
-        """How many events the branch has, once all is flushed."""
+        """Events in the branch, once all are flushed."""
         return sum(writer.event_count for writer in self._each_writer)
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise why what was written is not stored any more, if it is not."""
+        """Raise the reason why the events of the branch are lost, if they are."""
 
     def _end_writers(self, error: MillraceError) -> None:
-        """Take nothing more; what has no outcome yet fails with `error`."""
+        """Accept no more events; pending ones fail with `error`."""
         for writer in self._each_writer:
             writer.end(error)
 
     def _writer_of(self, stream: str | None) -> PartsWriter:
-        """Raise that there is none."""
+        """Raise InvalidArgumentError: the branch has no such stream."""
         shown = ", ".join(self.streams[:4])
         if stream is None:
-            raise InvalidArgumentError(f"name the stream of an event: the transaction is over {shown}")
+            raise InvalidArgumentError(f"name the stream of the event: the transaction is over {shown}")
         raise InvalidArgumentError(f"the transaction is not over {stream}, but over {shown}")

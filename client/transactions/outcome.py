@@ -1,4 +1,4 @@
-"""What is known of a transaction: how it ended, or that it has not."""
+"""States and outcomes of transactions, and the result of a commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from millrace.wire import messages as m
 
 
 class TransactionState(StrEnum):
-    """Where a transaction is."""
+    """State of a transaction."""
 
     UNKNOWN = "unknown"
-    """There never was one, or how it ended was forgotten."""
+    """The transaction never existed, or the server no longer knows its outcome."""
     OPEN = "open"
     PREPARED = "prepared"
-    """It takes no more, never ends by itself, and can be committed by its name."""
+    """It accepts no more events, cannot expire, and can be committed by its name."""
     COMMITTED = "committed"
     ABORTED = "aborted"
 
@@ -43,17 +43,18 @@ class TransactionOutcome(ShortRepr):
     """A transaction as the server knows it.
 
     Attributes:
-        number: the server's own, of this one; 0 if it is unknown. Another transaction may get the name of one that was
-            aborted, and has another number.
-        has_expired: it was aborted because nothing named it for longer than its lease.
-        event_count, size_bytes: stored in it, while it is open or prepared; 0 when it is over.
-        branch_counts: how many of the events are of each branch, by its number; 0 is that which every transaction has.
-        streams: that it is over, and when it is committed, those that got events; without those that were deleted.
-        lease_s: an open one is aborted when nothing has named it for so long.
+        number: the server's number; 0 if the transaction is unknown. After an abort, a new transaction with the same
+            name has another number.
+        has_expired: it was aborted by lease expiry.
+        event_count, size_bytes: stored in it while it is open or prepared; 0 when it is over.
+        branch_counts: events of each branch, by its number; 0 is the branch that every transaction has.
+        streams: the streams of the transaction; once committed, only those that received events. Deleted streams are
+            left out.
+        lease_s: an open transaction is aborted when its lease was not renewed for this long.
         begun_at: by the server's clock, in UTC; None if it is unknown.
-        decided_at: when it was committed or aborted; None while it was not.
-        cuts: once it is committed: of each stream that it has added events to, and that was not deleted since, its tail
-            at one moment, now. All of its events are before them. See `CommitResult`.
+        decided_at: when it was committed or aborted; None before.
+        cuts: once committed: the current tail of each stream that received events and still exists, all at one moment.
+            All events of the transaction are before these cuts. See `CommitResult`.
     """
 
     name: str
@@ -72,13 +73,13 @@ class TransactionOutcome(ShortRepr):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransaction:
-    """A transaction that is open or prepared.
+    """An open or prepared transaction in a listing.
 
     Attributes:
-        name: empty if only its number names it.
-        lease_s: an open one is aborted when nothing has named it for so long; one that is prepared is not.
+        name: empty for a transaction without a name.
+        lease_s: an open transaction is aborted when its lease was not renewed for this long; a prepared one is not.
         begun_at: by the server's clock, in UTC.
-        part_count: how many parts it has: one for each range of keys that was written to, of each who writes.
+        part_count: its parts: one for each key range that each branch has written to.
         size_bytes: stored in it.
     """
 
@@ -93,13 +94,13 @@ class ListedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CommitResult(ShortRepr):
-    """What a commit did.
+    """The result of a commit.
 
     Attributes:
-        cuts: of each stream of the transaction, its tail at one moment after the commit. All of its events are before
-            them, and so is each other transaction over these streams as a whole, or not at all. A stream that was
-            deleted since is left out.
-        at: when, by the server's clock, in UTC.
+        cuts: the tail of each stream of the transaction, all at one moment after the commit. All events of the
+            transaction are before these cuts, and the cuts divide no other transaction over these streams. A stream
+            that was deleted since is left out.
+        at: time of the commit by the server's clock, in UTC.
     """
 
     cuts: dict[str, StreamCut]
@@ -107,7 +108,7 @@ class CommitResult(ShortRepr):
 
 
 def outcome_of(info: m.TransactionInfo, cuts: dict[str, StreamCut]) -> TransactionOutcome:
-    """Return what a reply says of a transaction, with the tails of the streams that it was committed to."""
+    """Return the outcome in a reply, with the tails of the streams."""
     return TransactionOutcome(
         name=info.name,
         number=info.number,
@@ -125,7 +126,7 @@ def outcome_of(info: m.TransactionInfo, cuts: dict[str, StreamCut]) -> Transacti
 
 
 def listed_transaction(listed: m.ListedTransaction) -> ListedTransaction:
-    """Return what a list says of a transaction."""
+    """Return one item of a listing."""
     return ListedTransaction(
         name=listed.name,
         number=listed.number,
@@ -138,7 +139,7 @@ def listed_transaction(listed: m.ListedTransaction) -> ListedTransaction:
 
 
 async def explained(channel: Channel, number: int, error: MillraceError) -> MillraceError:
-    """Return why something about a transaction failed: that it is over, if it is, else `error` itself."""
+    """Return the error that explains a failure: that the transaction is over, else `error` itself."""
     try:
         info = await channel.request(m.GetTransaction(number, ""))
     except MillraceError:
@@ -147,7 +148,7 @@ async def explained(channel: Channel, number: int, error: MillraceError) -> Mill
     reason: MillraceError
     match StoredState(info.state):
         case StoredState.EXPIRED:
-            reason = TransactionAbortedError(f"{shown}: nothing named the transaction for longer than its lease")
+            reason = TransactionAbortedError(f"{shown}: the transaction's lease expired")
         case StoredState.ABORTED:
             reason = TransactionAbortedError(f"{shown}: the transaction was aborted")
         case StoredState.COMMITTED:
@@ -159,7 +160,7 @@ async def explained(channel: Channel, number: int, error: MillraceError) -> Mill
 
 
 def cuts_of(tails: Sequence[m.StreamTail]) -> dict[str, StreamCut]:
-    """Return the cuts at the tails of streams, by their names."""
+    """Return the cuts at the tails of streams, by name."""
     return {
         tail.name: StreamCut.of(tail.name, {segment_id: (offset, 0) for segment_id, offset in tail.positions})
         for tail in tails
@@ -167,5 +168,5 @@ def cuts_of(tails: Sequence[m.StreamTail]) -> dict[str, StreamCut]:
 
 
 def moment_of(unix_us: int) -> datetime:
-    """Return a moment in UTC."""
+    """Return a time in UTC."""
     return UNIX_EPOCH + timedelta(microseconds=unix_us)

@@ -13,14 +13,15 @@ from millrace.wire import messages as m
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ProducerInfo(ShortRepr):
-    """What the server knows of a producer.
+    """State of a producer on the server.
 
     Attributes:
-        holder: who has the writer id; None after a reset that named nobody: the next run of any holder takes over.
-        run: that took over last; None if none has since the reset.
-        last_sequence: the highest that the holder has committed; None if none.
-        fenced_runs: those that were replaced, the newest at the end; of older ones it is not known any more.
-        fingerprint: of the content of the last sequence, as its commit gave it; None if it gave none.
+        holder: the program that uses the writer id; None after a reset without a new holder, when any holder may take
+            over.
+        run: the run that took over last; None if none has since a reset.
+        last_sequence: the highest sequence that the holder has committed; None if none.
+        fenced_runs: fenced runs, oldest first; the server forgets the oldest ones.
+        fingerprint: of the content of the last sequence, as passed to its commit; None if none was passed.
     """
 
     writer_id: str
@@ -32,7 +33,7 @@ class ProducerInfo(ShortRepr):
 
 
 async def producer_info(channel: Channel, writer_id: str) -> ProducerInfo:
-    """Return what is known of a producer. Raises like `Client.producer_info`."""
+    """Return the state of a producer. Raises like `Client.producer_info`."""
     info = await channel.request(m.GetProducer(checked_writer_id(writer_id)))
     return ProducerInfo(
         writer_id=info.producer_id,
@@ -47,7 +48,7 @@ async def producer_info(channel: Channel, writer_id: str) -> ProducerInfo:
 async def reset_producer(channel: Channel, writer_id: str, *, holder: str | None) -> bool:
     """Give the writer id of a producer to another holder. Raises like `Client.reset_producer`.
 
-    It names who has it now: sent again, it takes nothing from a holder who came after it.
+    The request names the current holder, so a retry cannot take the id from a later holder.
     """
     wanted = NO_HOLDER if holder is None else checked_holder(holder)
     info = await channel.request(m.GetProducer(checked_writer_id(writer_id)))
@@ -59,6 +60,6 @@ async def delete_producer(channel: Channel, writer_id: str, *, last_sequence: in
     """Delete a producer. Raises like `Client.delete_producer`."""
     expected = NO_SEQUENCE if last_sequence is None else last_sequence
     if type(expected) is not int or not NO_SEQUENCE <= expected <= SEQUENCE_MAX:
-        raise InvalidArgumentError(f"the last sequence of a producer is 0 to {SEQUENCE_MAX}, not {last_sequence!r}")
+        raise InvalidArgumentError(f"last_sequence must be 0 to {SEQUENCE_MAX}, not {last_sequence!r}")
     request = m.DeleteProducer(producer_id=checked_writer_id(writer_id), last_sequence=expected)
     return bool((await channel.request(request)).changed)

@@ -1,16 +1,15 @@
-"""A transaction: events of one or several streams that become readable together, or never.
+"""A transaction: events of one or several streams that become readable together, or not at all.
 
     async with client.transaction(["bank/debits", "bank/credits"]) as transaction:
         transaction.write(b"-5", key="ada", stream="bank/debits")
         transaction.write(b"+5", key="bob", stream="bank/credits")
 
-Nobody reads its events before the commit. The commit is one record of the server: it says how many events there must
-be, and is refused if one is missing. Begin, prepare, commit and abort name the transaction by its number, so each may
-be sent again after a lost connection, and is carried out once.
+Its events cannot be read before the commit. The commit is one record of the server. It names the number of events, and
+is rejected if one is missing. Begin, prepare, commit and abort name the transaction by its number, so each is
+idempotent and can be retried after a lost connection.
 
-A transaction that nobody names for its lease is aborted by the server; while the client lives it renews the lease. Of
-one that is *prepared* the server keeps what it has until somebody commits or aborts it, by its name and from any
-process.
+The server aborts a transaction when its lease expires; a running client renews the lease in the background. A
+*prepared* transaction does not expire: the server keeps it until any process commits or aborts it by its name.
 """
 
 import asyncio
@@ -59,14 +58,15 @@ _RENEWALS_PER_LEASE: Final = 3
 class Transaction(BranchWriter):
     """A transaction of this client. Made by `client.transaction`; an async context manager of one event loop.
 
-    Leaving the context commits. After an error in its body it aborts, and so it does if the commit is refused. One that
-    was prepared in it is left as it is; and so is one that was joined, by an object that has written nothing to it
-    itself and moves no cursor: what has been written to branches is committed by who has their tokens.
+    Leaving the context commits. It aborts after an error in the body, or if the commit is rejected. Two kinds of
+    transactions stay as they are: a prepared one, and a joined one to which this object has written no events and added
+    no cursor moves. Events in branches are committed by the process that collects their tokens.
 
     Attributes:
-        name: None if only its number names it.
-        joined: it was open, or prepared, before: begun by another process, or an earlier life of this one.
-        state: as far as this object knows: *unknown* before it is entered, and once it was left without an end.
+        name: None for a transaction without a name.
+        joined: another process, or an earlier run of this one, had begun the transaction before.
+        state: the state that this object last saw: *unknown* before entering, and after leaving without commit or
+            abort.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Transaction(BranchWriter):
             identities,
             streams,
             options=options,
-            refusal=NotOpenError("the transaction has not begun yet: use `async with`"),
+            refusal=NotOpenError("the transaction has not begun yet: enter it with `async with`"),
         )
         self.name = name
         self._lease_s = lease_s
@@ -100,11 +100,11 @@ class Transaction(BranchWriter):
         self._leases = leases
         self.joined = False
         self.state = TransactionState.UNKNOWN
-        # Of this handle: two that write to one transaction must not count each other's events as their own.
+        # One per object: two that write to the same transaction must not count each other's events as their own.
         self._branch = IMPLICIT_BRANCH
-        # Under which further branches are written; set when it begins.
+        # The writer of further branches; set when the transaction begins.
         self._identity = WriterIdentity(0, 0)
-        # By number, in the order in which they were made: those that are not finished, and the tokens of the others.
+        # By number, in the order in which they were made: unfinished branches, and the tokens of finished ones.
         self._branches: dict[int, Branch | BranchToken] = {}
         self._moves = CursorMoves(find_cut)
         self._committed: CommitResult | None = None
@@ -128,7 +128,7 @@ class Transaction(BranchWriter):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit, or abort after an error. When the body was cancelled nothing is waited for."""
+        """Commit, or abort after an error. If the body was cancelled, abort without waiting."""
         if self.state is not TransactionState.OPEN or self._is_of_others:
             self.release()
         elif kind is None:
@@ -145,9 +145,9 @@ class Transaction(BranchWriter):
             self.abandon()
 
     async def begin(self) -> None:
-        """Begin the transaction, or join the one of its name. Cancelled, it may have begun: its lease ends it.
+        """Begin the transaction, or join the open one with its name. If cancelled, it may have begun.
 
-        One without a name and a producer begins with its first events. One that has begun is left as it is.
+        A transaction with neither name nor producer begins with its first events. Beginning again does nothing.
         """
         if self._beginning is not None:
             return
@@ -166,7 +166,7 @@ class Transaction(BranchWriter):
         self._leases.add(self, self._renew, interval_s=min(self._lease_s, EMPTY_LEASE_S_MAX) / _RENEWALS_PER_LEASE)
 
     async def _begin_at_once(self, lease_ms: int) -> Beginning:
-        """Begin where the answer says more than that it has begun: that another one has the name, or the producer."""
+        """Begin with a round trip: the name may be taken, or the producer fenced or in use."""
         streams = [m.RoutedStream(stream, 0, 0) for stream in self.streams]
         producers = [] if self._producer is None else [m.ProducerClaim(*self._producer)]
 
@@ -183,7 +183,7 @@ class Transaction(BranchWriter):
             try:
                 info = await self._identities.use(1, begin)
             except TransactionAbortedError:
-                continue  # it began, its answer was lost, and it ended before it was asked for again: nothing is in it
+                continue  # it began, its reply was lost, and it was aborted before the retry: it holds no events
             break
         self._branch = new_branch() if self.joined else IMPLICIT_BRANCH
         found = [Route.of(stream) for stream in info.streams]
@@ -192,21 +192,21 @@ class Transaction(BranchWriter):
         else:
             routes = dict(zip(self.streams, found, strict=True))
         if info.state == StoredState.PREPARED:
-            self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name}: it is prepared"))
+            self._refuse(TransactionState.PREPARED, TransactionPreparedError(f"{self.name} is prepared already"))
         return Beginning(self._channel, self._identities, self._known, lease_ms, begun(info.number, routes))
 
     async def _routes_by_name(self, found: Sequence[Route]) -> dict[str, Route]:
-        """Return the routes of one that was begun with its streams in an order of its own."""
+        """Return the routes of a joined transaction, which may have been begun with its streams in another order."""
         routes = {route.stream_id: route for route in found}
         return {stream: routes[(await fetch_open_segments(self._channel, stream)).stream_id] for stream in self.streams}
 
     # --- many processes ---
 
     def branch(self) -> Branch:
-        """Return another branch, to be filled and finished on its own, by this process or for others. Sends nothing.
+        """Return a new branch, to be written and finished independently. Sends nothing.
 
         Raises:
-            TransactionAbortedError, MillraceError: the transaction takes nothing more.
+            TransactionAbortedError, MillraceError: the transaction accepts no more events.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
@@ -224,28 +224,28 @@ class Transaction(BranchWriter):
         return made
 
     def _note_finished(self, token: BranchToken) -> None:
-        """Keep of a branch what its commit takes."""
+        """Replace a branch by its token, which is all that the commit needs."""
         self._branches[token.branch] = token
 
     # --- what was read ---
 
     def advance(self, stream: str, cursor: str, cut: Place, *, expected: Place | None) -> None:
-        """Let a cursor move with the commit, from where it is expected; if it is elsewhere then, nothing is committed.
+        """Move a cursor with the commit, by compare-and-set: if it is not at `expected` then, the commit is rejected.
 
-        So positions that were read, and events that were written for them, are one step. Sends nothing. What was given
-        cannot be changed: each cursor moves once, in one go. A transaction that moves a cursor cannot be prepared.
+        This makes consuming events and writing their results one atomic step. Sends nothing. Each cursor can be moved
+        once per transaction, and the move cannot be changed. A transaction that moves cursors cannot be prepared.
 
         Args:
-            stream: where the cursor is; the transaction need not be over it.
-            cut: everything before it has been read, such as `reader.position()`.
-            expected: where the reading began, as `client.cursors(stream).get(cursor)` said; None: there is no such
-                cursor yet. Both are places, as cuts or in words (see `Place`), but what was read is a cut: a word is
-                looked up when the commit is first asked for. TAIL is then after what nobody may have read.
+            stream: the stream of the cursor; the transaction need not be over it.
+            cut: the new position: all events before it have been processed, as in `reader.position()`.
+            expected: the position from which reading began, as `client.cursors(stream).get(cursor)` returned it; None
+                if the cursor does not exist yet. Both are places, cuts or words (see `Place`). Prefer cuts: words are
+                resolved at the first attempt to commit, and TAIL is then after events that were not read.
 
         Raises:
-            InvalidArgumentError: a place is none of that stream, or the cursor moves with this transaction already.
-            InvalidNameError: of the stream.
-            TransactionAbortedError, MillraceError: it takes nothing more.
+            InvalidArgumentError: a place does not belong to the stream, or the transaction moves this cursor already.
+            InvalidNameError: the name of the stream is invalid.
+            TransactionAbortedError, MillraceError: the transaction is over, or being committed.
         """
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
@@ -254,17 +254,16 @@ class Transaction(BranchWriter):
     # --- the end ---
 
     async def prepare(self, *, branches: Iterable[BranchToken] | None = None, drop_others: bool = False) -> None:
-        """Flush, and fix what the commit takes: from then on it can always be committed, and never ends by itself.
+        """Flush, and prepare (phase one of two-phase commit): the commit cannot fail, nor the lease expire.
 
-        Cancelling is safe: preparing again is the same.
+        Idempotent, and safe to cancel.
 
         Args:
             branches, drop_others: see `commit`.
 
         Raises:
-            InvalidArgumentError: a cursor moves with it, or it has a producer: what is prepared can always be
-                committed, whatever has happened. Or it has no name, by which others could do so. The transaction stays
-                open.
+            InvalidArgumentError: the transaction moves a cursor or has a producer, so its commit could still be
+                rejected; or it has no name, so no other process could commit it. The transaction stays open.
             MillraceError: as `commit`.
         """
         listed = self._listed(branches)
@@ -276,8 +275,8 @@ class Transaction(BranchWriter):
             raise InvalidArgumentError("a transaction of a producer cannot be prepared: commit it")
         if self.name is None and self.state is TransactionState.OPEN:
             raise InvalidArgumentError(
-                "a transaction without a name cannot be prepared: if this client dies, nobody can commit or abort it;"
-                " give it a name"
+                "a transaction without a name cannot be prepared: no other process could commit or abort it; give it"
+                " a name"
             )
         if self.state is not TransactionState.PREPARED:
             self._close_for_writing(listed)
@@ -297,42 +296,44 @@ class Transaction(BranchWriter):
         drop_others: bool = False,
         fingerprint: str | None = None,
     ) -> CommitResult:
-        """Flush, and let all events be part of their streams at once. Committing again returns the same.
+        """Flush, and add all events to their streams atomically. Idempotent: committing again returns the same result.
 
-        Cancelled, or when it fails because the server cannot be reached, it may be committed or not: commit again, or
-        ask `client.transaction_outcome` for its name.
+        If it is cancelled, or fails because the server is unreachable, the outcome is unknown: commit again, or call
+        `client.transaction_outcome` with the name.
 
         Args:
-            branches: tokens of the branches that are committed. All else is deleted: other branches, and what was
-                written to the transaction itself. Events of a key are in the order of this list. Without it everything
-                is committed that was written to this object and to the branches that it made, which must be finished.
-            drop_others: delete what others have written to the transaction of this name, or an earlier life of this
-                program. Without it the commit is refused if there is such. With a list it is deleted anyway.
-            fingerprint: of the content of the producer's sequence: a text of at most 1,024 bytes, such as a digest of
-                the input. `client.producer_info` returns that of the last commit, so a program that is refused with
-                ProducerCommittedError can tell whether the same content was committed.
+            branches: tokens of the branches to commit, in the order in which the events of a key are stored. All other
+                events are deleted: those of other branches, and those written to this object. Without a list, the
+                commit takes the events written to this object and to its branches, which must all be finished.
+            drop_others: delete events that other processes, or an earlier run of this program, have written to the
+                transaction. Without it, such events cause the commit to be rejected. A list of branches implies it.
+            fingerprint: identifies the content of the producer's sequence: a text of at most 1,024 bytes, such as a
+                digest of the input. `client.producer_info` returns the fingerprint of the last commit, so after
+                ProducerCommittedError a program can check whether the same content was committed.
 
         Raises:
-            TransactionAbortedError: it was aborted, by somebody or since its lease ran out.
+            TransactionAbortedError: a client aborted the transaction, or its lease expired.
             TransactionCommittedError: it was committed with other branches.
-            ProducerCommittedError: its producer has committed this sequence, or a later one, by another transaction.
-            ProducerFencedError, ProducerInUseError: its producer is that of another run or holder by now. After these
-                three nothing of the transaction is left.
-            BranchMismatchError: somebody else has written to it, or what a token says is not what is stored.
-            BranchTokenError: a token is of a branch of another transaction.
-            InvalidArgumentError: without a list, a branch is not finished. The transaction stays open.
-            CursorMovedError: a cursor of `advance` is not where it is expected. The transaction stays open: abort it.
+            ProducerCommittedError: another transaction of the producer has committed this sequence, or a later one.
+            ProducerFencedError, ProducerInUseError: a newer run or another holder has taken the producer over. After
+                these three errors the transaction is gone.
+            BranchMismatchError: another process has written to the transaction, or the number of stored events differs
+                from that of a token.
+            BranchTokenError: a token belongs to another transaction.
+            InvalidArgumentError: a branch is not finished, and no list is given. The transaction stays open.
+            CursorMovedError: a cursor is not at the position that `advance` expects. The transaction stays open: abort
+                it.
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: a cut of `advance` does not fit its stream.
-            MillraceError: why events were lost. Nothing is committed without them.
+            MillraceError: the reason why events were lost; nothing is committed.
         """
         listed = self._listed(branches)
         if self._committed is not None and listed is None:
             return self._committed
         if fingerprint is not None:
             if self._producer is None:
-                raise InvalidArgumentError("a fingerprint is of a sequence: begin the transaction with a producer")
+                raise InvalidArgumentError("a fingerprint needs a producer: begin the transaction with one")
             self._fingerprint = checked_fingerprint(fingerprint)
-        # Else it is prepared, or committed and not known to be: the server knows with which branches.
+        # Otherwise it is prepared, or may be committed already: the server knows the branches.
         if self.state in {TransactionState.PREPARED, TransactionState.COMMITTED}:
             info = await self._channel.request(self._commit_request(listed or [], drop_others=drop_others))
         else:
@@ -345,13 +346,13 @@ class Transaction(BranchWriter):
                 info = await self._ask_for_commit(lambda: listed, cursors, drop_others=True)
         self._refuse(TransactionState.COMMITTED, ClientClosedError("the transaction is committed"))
         if self._committed is None:
-            # One that was committed before, or began epochs, is not told with the tails.
+            # The reply has no tails if the transaction was committed before, or began epochs.
             cuts = cuts_of(info.tails) or await self._fetch_tails(self.streams)
             self._committed = CommitResult(cuts=cuts, at=moment_of(info.decided_us))
         return self._committed
 
     async def _commit_open(self, cursors: list[m.CursorMove], *, drop_others: bool) -> m.TransactionReply:
-        """Commit what was written, right after the events that are on their way."""
+        """Commit without waiting for the acks of the events in flight: the request follows them on the connection."""
         self._close_for_writing(None)
         beginning = self._beginning
         assert beginning is not None
@@ -363,11 +364,11 @@ class Transaction(BranchWriter):
                     beginning.announce(connection)
                 info = await self._ask_for_commit(self._counts, cursors, drop_others=drop_others)
         except RequestError as error:
-            # What was sent before it was refused, or lost with its connection. Sent again, it is stored; or it is said
-            # why it cannot be, or that it is committed by now.
+            # Events sent before were rejected, or lost with the connection. Resending stores them, or fails with the
+            # reason, such as that the transaction is committed by now.
             logger.debug("transaction not committed at once number=%d error=%s", self.number, error)
             self._send_again()
-            # If it is over, the server says how, and why: by then its parts are gone, which says neither.
+            # If it is over, the retried commit returns its outcome; its parts are gone, so they cannot.
             with suppress(TransactionCommittedError, TransactionAbortedError):
                 await self._complete(None)
             return await self._ask_for_commit(self._counts, cursors, drop_others=drop_others)
@@ -379,23 +380,23 @@ class Transaction(BranchWriter):
         return info
 
     async def _complete(self, listed: Sequence[m.BranchCount] | None) -> None:
-        """Wait until it has begun, with all that was written unless what is committed is listed."""
+        """Wait until the server knows the transaction and, unless branches are listed, all events are durable."""
         assert self._beginning is not None
         if listed is None:
             await self.flush()
         await self._beginning.known_to_server()
         if listed is None:
-            await self.flush()  # it may have begun again
+            await self.flush()  # a transaction that began again resends its events
 
     def _send_again(self) -> None:
-        """Send what was held back while the commit was asked for."""
+        """Send the events that were held back during the commit."""
         for writer in self._each_writer:
             writer.send_again()
 
     async def _ask_for_commit(
         self, branches: Callable[[], list[m.BranchCount]], cursors: list[m.CursorMove], *, drop_others: bool
     ) -> m.TransactionReply:
-        """Commit what was written; asked again it is the same, so an unknown outcome is asked for."""
+        """Send the commit; it is idempotent, so it is retried while its outcome is unknown."""
         with self._channel.retry(is_transient=may_resend) as retry:
             while True:
                 request = self._commit_request(branches(), drop_others=drop_others, cursors=cursors)
@@ -417,11 +418,11 @@ class Transaction(BranchWriter):
         )
 
     async def abort(self) -> None:
-        """Delete what the transaction has; also if it is prepared. Aborting again is fine. Cancelling is safe.
+        """Abort the transaction, even if it is prepared, and delete its events. Idempotent, and safe to cancel.
 
         Raises:
             TransactionCommittedError: it was committed.
-            TransactionUnknownError: how it ended is not known any more.
+            TransactionUnknownError: the server no longer knows its outcome.
         """
         beginning = self._beginning
         if beginning is None:
@@ -436,10 +437,10 @@ class Transaction(BranchWriter):
         self._refuse(TransactionState.ABORTED, TransactionAbortedError("the transaction was aborted"))
 
     async def ping(self) -> None:
-        """Let the lease start over. The client does so by itself; this also says whether the transaction is open.
+        """Renew the lease, and check that the transaction is open. The client renews leases in the background anyway.
 
         Raises:
-            TransactionAbortedError, TransactionCommittedError: it is not.
+            TransactionAbortedError, TransactionCommittedError: the transaction is over.
         """
         self._check_open()
         assert self._beginning is not None
@@ -450,7 +451,7 @@ class Transaction(BranchWriter):
             )
 
     def abandon(self) -> None:
-        """Abort without waiting for it. Where the server cannot be reached, the lease does it."""
+        """Abort without waiting for the reply. If the server is unreachable, the transaction ends by lease expiry."""
         connection = self._channel.live
         was_sent = self._beginning is not None and self._beginning.current.announcement.was_sent
         if self.state is TransactionState.OPEN and was_sent and connection is not None:
@@ -459,41 +460,42 @@ class Transaction(BranchWriter):
         self.release()
 
     def release(self) -> None:
-        """Write and renew nothing any more; the transaction stays as it is on the server, until its lease ends.
+        """Stop writing and renewing; the transaction stays open on the server until its lease expires.
 
-        For one that others continue, or commit. What was not flushed is lost. Leaving the context does nothing then.
+        For a transaction that another process continues or commits. Events that were not flushed are lost. Leaving the
+        context then does nothing.
         """
         state = TransactionState.UNKNOWN if self.state is TransactionState.OPEN else self.state
-        self._refuse(state, ClientClosedError("the transaction was left"))
+        self._refuse(state, ClientClosedError("the transaction was released by this client"))
 
     # --- inside ---
 
     @property
     def _is_of_others(self) -> bool:
-        """Whether there is nothing to commit or to abort but what was begun by others and is ended by them."""
+        """Whether other processes own the transaction: this object joined it, and added neither events nor moves."""
         has_written = any(writer.has_taken for writer in self._each_writer)
         return self.joined and not has_written and not self._moves
 
     def _listed(self, branches: Iterable[BranchToken] | None) -> list[m.BranchCount] | None:
-        """Return the branches of a list, None if there is none. Raises like `commit`."""
+        """Return the listed branches, None without a list. Raises like `commit`."""
         return None if branches is None else counts_of(branches, number=self.number)
 
     def _counts(self) -> list[m.BranchCount]:
-        """Return the branches of this object, all flushed, with the one that is written to directly at the front."""
+        """Return the flushed branches of this object, its own branch first."""
         tokens = [each for each in self._branches.values() if isinstance(each, BranchToken)]
         event_count = self._event_count
         own = [m.BranchCount(self._branch, event_count)] if event_count else []
         return own + counts_of(tokens, number=self.number)
 
     def _close_for_writing(self, listed: Sequence[m.BranchCount] | None) -> None:
-        """Take nothing more: the commit names exactly what is there."""
+        """Accept no more events: the commit names exactly those written so far."""
         self._check_open()
         unfinished = sum(isinstance(each, Branch) for each in self._branches.values())
         if listed is None and unfinished:
             raise InvalidArgumentError(
-                f"{unfinished} branches of the transaction are not finished: finish them, or list those to be committed"
+                f"{unfinished} branches of the transaction are not finished: finish them, or list those to commit"
             )
-        self._refusal = ClientClosedError("the transaction is being committed: it takes no more")
+        self._refusal = ClientClosedError("the transaction is being committed, and accepts no more events")
 
     def _check_open(self) -> None:
         if self.state is not TransactionState.OPEN:
@@ -501,9 +503,9 @@ class Transaction(BranchWriter):
             raise self._refusal.with_traceback(None)
 
     def _refuse(self, state: TransactionState, error: MillraceError) -> None:
-        """Take nothing more, and renew nothing."""
+        """Accept no more events, and stop renewing the lease."""
         if state is self.state and state is not TransactionState.OPEN:
-            return  # all of it was done before
+            return  # done before
         self.state, self._refusal = state, error
         if self._beginning is not None:
             self._beginning.end(error)
@@ -514,7 +516,7 @@ class Transaction(BranchWriter):
         self._leases.discard(self)
 
     async def _abort_after_error(self) -> None:
-        """Abort; the error that is on its way is raised, not one of this."""
+        """Abort while an error is propagating, and only log errors of the abort."""
         try:
             await self.abort()
         except MillraceError as second:
@@ -522,7 +524,7 @@ class Transaction(BranchWriter):
             self.release()
 
     async def _renew(self) -> bool:
-        """Renew its lease; return whether to do so again: it is not over. Cancelling is safe."""
+        """Renew the lease; return False once the transaction is over. Safe to cancel."""
         beginning = self._beginning
         assert beginning is not None
         attempt = beginning.current
@@ -532,10 +534,10 @@ class Transaction(BranchWriter):
         try:
             renewed = await self._channel.request(m.RenewTransactions([attempt.number]))
         except MillraceError as error:
-            if error.retriable:  # the server is away, starts again, or is busy: it may be there before the lease ends
+            if error.retriable:  # the server is away, restarting or busy: it may return before the lease expires
                 logger.debug("lease not renewed number=%d error=%s", self.number, error)
                 return True
-            logger.warning("lease not renewed any more number=%d error=%s", self.number, error)
+            logger.warning("lease renewal stopped number=%d error=%s", self.number, error)
             return False
         return bool(renewed.changed) or not is_known or attempt is not beginning.current
 

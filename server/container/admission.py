@@ -127,7 +127,7 @@ def check_open(transaction: Transaction, *, but: str = "") -> None:
     if transaction.admitted_state is TransactionState.PREPARED:
         raise TransactionPreparedError(f"the transaction is prepared{but}: commit or abort it", subject=subject)
     if transaction.admitted_state is TransactionState.EXPIRED:
-        raise TransactionAbortedError("nothing named the transaction for longer than its lease", subject=subject)
+        raise TransactionAbortedError("the transaction's lease expired", subject=subject)
     if transaction.admitted_state is TransactionState.ABORTED:
         raise TransactionAbortedError("the transaction was aborted", subject=subject)
 

@@ -82,7 +82,7 @@ async def test_a_writer_with_an_id_keeps_the_stream_and_one_without_gives_it_bac
 async def test_only_an_exclusive_writer_releases(client: Client, name: str) -> None:
     await client.create_stream(name)
     async with client.writer(name) as writer:
-        with pytest.raises(InvalidArgumentError, match="only an exclusive writer"):
+        with pytest.raises(InvalidArgumentError, match="needs an exclusive writer"):
             await writer.release()
 
 

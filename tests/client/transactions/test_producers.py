@@ -59,7 +59,7 @@ async def test_the_last_commit_has_a_fingerprint(name: str, tmp_path: Path) -> N
                 with pytest.raises(millrace.InvalidArgumentError, match="at most 1024 bytes, not 1025"):
                     await transaction.commit(fingerprint="x" * 1025)
             async with client.transaction(name) as transaction:
-                with pytest.raises(millrace.InvalidArgumentError, match="begin the transaction with a producer"):
+                with pytest.raises(millrace.InvalidArgumentError, match="needs a producer"):
                     await transaction.commit(fingerprint="x")
 
 
