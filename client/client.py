@@ -327,7 +327,7 @@ class Client(StreamControl, DataFrames):
             TransactionUnknownError: the server does not know the name or number, or no longer.
         """
         if (name is None) == (number is None):
-            raise InvalidArgumentError("abort_transaction takes either the name of a transaction or its number")
+            raise InvalidArgumentError("abort_transaction takes the name of a transaction, or its number")
         return await self._transactions.abort(name or "", number=number or 0)
 
     async def producer_info(self, writer_id: str) -> ProducerInfo:

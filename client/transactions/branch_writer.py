@@ -63,7 +63,7 @@ class BranchWriter(Handle, ABC):
 
     @property
     def number(self) -> int:
-        """Number of the transaction on the server; 0 before it is entered. It changes if the transaction begins again."""
+        """The server's number of the transaction; 0 before it is entered. Changes if the transaction begins again."""
         return 0 if self._beginning is None else self._beginning.current.number
 
     def _open_writers(self, beginning: Beginning, identity: WriterIdentity, *, branch: int) -> None:
