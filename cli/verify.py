@@ -1,6 +1,5 @@
 """`millrace verify`: go through a data folder or an object store and name what is not as it was written."""
 
-from contextlib import ExitStack
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +8,9 @@ import typer
 from rich.text import Text
 
 from millrace.model.figures import count_text, size_text
-from millrace.server.offline.findings import Verification
-from millrace.server.offline.remote_history import checked_store, remote_history, store_of
-from millrace.server.offline.verification import bytes_to_read, owned_folder, verify_folder, verify_history
+from millrace.server.offline.findings import Progress, Verification
+from millrace.server.offline.remote_history import checked_store, store_of
+from millrace.server.offline.verification import verify as verify_data
 
 from .connecting import StoreOption
 from .output import print_json, print_note, print_table, print_text, progress
@@ -34,21 +33,14 @@ def verify(
     url = checked_store(store) if store else store_of(data_dir) if data_dir else ""
     if data_dir is None and not url:
         raise typer.BadParameter("name a data folder, or an object store with --store")
-    with ExitStack() as stack:
-        if data_dir is not None:
-            stack.enter_context(owned_folder(data_dir))
-        history = stack.enter_context(remote_history(url)) if url else None
-        total = bytes_to_read(data_dir, history)
-        update = stack.enter_context(progress("verifying", total=total, in_bytes=True))
+    with progress("verifying", total=None, in_bytes=True) as update:
 
-        def on_step(what: str, size: int) -> None:
-            update(advance=size, description=f"verifying {what}")
+        def show(step: Progress) -> None:
+            if step.total is not None:
+                update(total=step.total)
+            update(advance=step.size, description=f"verifying {step.what}".rstrip())
 
-        if data_dir is not None:
-            result = verify_folder(data_dir, history=history, on_step=on_step)
-        else:
-            assert history is not None
-            result = verify_history(history, on_step=on_step)
+        result = Verification.of(verify_data(data_dir, store=url), on_progress=show)
     place = str(data_dir or url)
     if as_json:
         print_json({"path": place, "ok": not result.findings, **asdict(result)})

@@ -21,9 +21,9 @@ from millrace.examples.running import Program, ended_by_sigterm
 from millrace.model.errors import MissingExtraError
 from millrace.model.extras import DISTRIBUTION
 from millrace.model.figures import count_text, duration_text, size_text
-from millrace.server.offline.findings import Finding
+from millrace.server.offline.findings import Finding, Verification
 from millrace.server.offline.inspect_folder import inspect_folder
-from millrace.server.offline.verification import verify_folder
+from millrace.server.offline.verification import verify
 
 from .data import readings
 from .proof import Proof
@@ -68,7 +68,7 @@ def demo(
             told = _run(data, scratch, screen=screen, has_spark=not missing, duration_s=seconds, fault=fault)
             _show(told, screen=screen, missing=missing)
             places = _places(data)
-            findings = verify_folder(data).findings
+            findings = Verification.of(verify(data)).findings
     except DemoError as error:
         print_error(str(error))
         raise typer.Exit(1) from None

@@ -1,4 +1,4 @@
-"""A container as its files say it is, read offline: checkpoint, log and what the two come to.
+"""A container read offline, from a data folder or an object store: checkpoint, log, and the state of both.
 
 Nothing is changed, not even what a crash has left for the next start to put right: the checkpoint is read from a
 copy, since SQLite would apply a journal that it finds beside it.
@@ -6,11 +6,13 @@ copy, since SQLite would apply a journal that it finds beside it.
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, CheckpointCopy, decode_part, whole_copies
 from millrace.server.container.checkpoint.checkpoint import Checkpoint
@@ -25,7 +27,7 @@ from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import ChunkIdentityError, ConfigurationError, ServerError
-from millrace.server.folder import TIER2_FOLDER
+from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
 from millrace.server.ownership import Manifest, read_folder_claim
 from millrace.server.settings import load_settings
@@ -34,6 +36,7 @@ from millrace.server.wal import (
     Damage,
     LogHead,
     LogOwner,
+    ObjectRecovery,
     RecoveredBatch,
     Recovery,
     RecoveryReport,
@@ -47,16 +50,17 @@ from .remote_log import read_remote_log
 
 SIDE_FILES: Final = ("-journal", "-wal", "-shm")
 
-OnBytes = Callable[[int], None]
-
 
 @dataclass(slots=True)
-class Container:
-    """What the files of one container say.
+class OfflineContainer:
+    """One container, in a data folder or in an object store, as its files describe it.
 
     Attributes:
+        folder: of the container; it need not exist where only the object store is read.
         owner: whom log and copies must belong to, None if that does not matter.
         history: what is in the object store that has tier 2; None if that is in the data folder.
+        has_folder: whether the data folder is read, too.
+        capacity_bytes: the most that the log can hold as the server is set; 0 for what the checkpoint says.
         checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
         starts: whether a server would start with this checkpoint, or put a copy in its place.
         copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
@@ -69,6 +73,8 @@ class Container:
     folder: Path
     owner: LogOwner | None = None
     history: RemoteHistory | None = None
+    has_folder: bool = True
+    capacity_bytes: int = 0
     checkpoint: Checkpoint | None = None
     checkpoint_error: str = ""
     starts: bool = True
@@ -77,8 +83,6 @@ class Container:
     report: RecoveryReport | None = None
     newest: LogHead = field(default_factory=lambda: LogHead(()))
     log_error: str = ""
-    # False where only the object store was read.
-    has_log: bool = True
     loss: LogLoss | None = None
     # By segment, what a server found damaged before its last checkpoint.
     known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
@@ -93,6 +97,11 @@ class Container:
         )
 
     @property
+    def has_log(self) -> bool:
+        """Whether the log was there to be read, and not only the copies of checkpoints."""
+        return self.has_folder or self.remote_log is not None
+
+    @property
     def checkpoint_path(self) -> Path:
         """Where the checkpoint is."""
         return self.folder / CHECKPOINT_NAME
@@ -103,6 +112,11 @@ class Container:
         return int(self.folder.name, 16)
 
     @property
+    def data_dir(self) -> Path:
+        """The data folder that it is in."""
+        return self.folder.parent.parent
+
+    @property
     def scope(self) -> str:
         """What the names of its chunks and copies begin with: from the data folder on, or from the store on."""
         return f"{self.history.url if self.history else TIER2_FOLDER}/{scope_of(self.number)}"
@@ -110,7 +124,7 @@ class Container:
     @property
     def tier2(self) -> Path:
         """The folder with its copies of the checkpoint; of a store, where they have been fetched to."""
-        root = self.history.folder if self.history else self.folder.parent.parent / TIER2_FOLDER
+        root = self.history.folder if self.history else self.data_dir / TIER2_FOLDER
         return root / scope_of(self.number)
 
     @property
@@ -129,6 +143,26 @@ def is_claimed(folder: Path, manifest: Manifest) -> bool:
     """Return whether the folder of a container knows the newest claim of it."""
     claim = read_folder_claim(OsFileSystem(), folder)
     return claim is not None and claim.knows(manifest.claim_id)
+
+
+@contextmanager
+def owned_folder(folder: Path) -> Iterator[None]:
+    """Keep servers out of a data folder while the body runs, if it has a lock file.
+
+    Raises:
+        FolderLockedError: a server runs on it.
+        ConfigurationError: it is not a data folder.
+    """
+    if not (folder / CONTAINERS_FOLDER).is_dir():
+        raise ConfigurationError("is not a data folder", subject=str(folder))
+    lock = folder / LOCK_NAME
+    with closing(OsFileSystem().lock(lock)) if lock.exists() else nullcontext():
+        yield
+
+
+def container_folders(folder: Path) -> list[Path]:
+    """Return the folders of the containers in a data folder, in their order."""
+    return sorted(path for path in (folder / CONTAINERS_FOLDER).iterdir() if path.is_dir())
 
 
 def log_files(folder: Path) -> list[Path]:
@@ -229,93 +263,100 @@ def log_capacity_bytes(data_dir: Path | None = None) -> int:
     return wal.files_max * wal.file_size_bytes
 
 
-@contextmanager
-def survey(
-    folder: Path,
-    *,
-    owner: LogOwner | None,
-    history: RemoteHistory | None = None,
-    capacity_bytes: int = 0,
-    on_bytes: OnBytes = lambda _: None,
-) -> Iterator[Container]:
-    """Yield the container in `folder`, read as a starting server would; change nothing. Valid inside of the context.
+def containers_of_folder(
+    folder: Path, *, server_id: UUID | None, history: RemoteHistory | None = None, capacity_bytes: int = 0
+) -> Iterator[AbstractContextManager[OfflineContainer]]:
+    """Yield what opens each container of a data folder; see `opened_container`.
 
     Args:
-        folder: of the container.
-        owner: whom log and copies must belong to, None if that does not matter.
-        history: what is in the object store that has tier 2; None if that is in the data folder.
-        capacity_bytes: the most that the log can hold as the server is set; 0 for what the checkpoint says.
-        on_bytes: called with the number of bytes of the log that were read.
+        server_id: whom logs and copies must belong to, None if that does not matter.
     """
-    found = Container(folder, owner, history)
+    for path in container_folders(folder):
+        owner = LogOwner(container_id=int(path.name, 16), server_id=server_id) if server_id is not None else None
+        yield opened_container(path, owner=owner, history=history, capacity_bytes=capacity_bytes)
+
+
+def containers_of_store(history: RemoteHistory) -> Iterator[AbstractContextManager[OfflineContainer]]:
+    """Yield what opens each container of an object store, without a data folder; see `opened_container`."""
+    for number in history.containers:
+        folder = history.folder / CONTAINERS_FOLDER / f"{number:04x}"
+        yield opened_container(folder, history=history, has_folder=False, capacity_bytes=log_capacity_bytes())
+
+
+@contextmanager
+def opened_container(
+    folder: Path,
+    *,
+    owner: LogOwner | None = None,
+    history: RemoteHistory | None = None,
+    has_folder: bool = True,
+    capacity_bytes: int = 0,
+) -> Iterator[OfflineContainer]:
+    """Lend the container in `folder` with the state of its checkpoint; `read_log` then applies the log to it.
+
+    Nothing is changed. The arguments are attributes of `OfflineContainer`.
+    """
+    found = OfflineContainer(folder, owner, history, has_folder, capacity_bytes)
     with ExitStack() as stack:
         store = _find_checkpoint(found, stack)
         found.state = state_of(store, found.checkpoint, container=found.number)
         found.known_damages = {
             segment_id: tuple(found.state.segments[segment_id].damages) for segment_id in store.segments.damaged()
         }
-        _read_log(found, capacity_bytes=capacity_bytes, on_bytes=on_bytes)
         yield found
 
 
-def _read_log(found: Container, *, capacity_bytes: int, on_bytes: OnBytes) -> None:
-    if (manifest := found.remote_log) is not None:
-        _read_remote_log(found, manifest, capacity_bytes=capacity_bytes, on_bytes=on_bytes)
+def read_log(found: OfflineContainer) -> Iterator[int]:
+    """Apply the log of a container as a starting server would; yield the bytes that each step has read."""
+    if not found.has_log:
         return
-    folder = found.folder
-    found.newest = read_log_head(OsFileSystem(), found.log_folder)
-    recovery = Recovery(OsFileSystem(), log_files(folder), owner=found.owner, newest=found.newest)
-    gone_through: dict[str, int] = {}
     state = found.state
-    finder = _finder(state)
-    try:
-        for item in recovery.batches(
-            found.checkpoint.replay_from if found.checkpoint else 0, accepted=state.scalars.accepted
-        ):
-            finder.read(item)
-            _apply(found, item)
-            if isinstance(item, RecoveredBatch):
-                end = item.offset + item.size
-                on_bytes(end - gone_through.get(item.place, 0))
-                gone_through[item.place] = end
-        found.report = recovery.report
-        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.scalars.log_capacity_bytes))
-    except (ServerError, OSError) as error:
-        found.log_error = str(error)
-    for path in log_files(folder):
-        on_bytes(max(0, path.stat().st_size - gone_through.get(path.name, 0)))
-
-
-def _read_remote_log(found: Container, manifest: Manifest, *, capacity_bytes: int, on_bytes: OnBytes) -> None:
-    assert found.history is not None
-    state = found.state
-    finder = _finder(state, store=found.history.url)
-    try:
-        recovery, items = read_remote_log(
-            found.history.url,
-            manifest,
-            owner=found.owner,
-            from_sequence=found.checkpoint.replay_from if found.checkpoint else 0,
-            accepted=state.scalars.accepted,
-        )
-        for item in items:
-            finder.read(item)
-            _apply(found, item)
-            on_bytes(item.size)
-        found.report = recovery.report
-        found.loss = finder.loss(recovery.report, capacity_bytes=max(capacity_bytes, state.scalars.log_capacity_bytes))
-    except (ServerError, OSError) as error:
-        found.log_error = str(error)
-
-
-def _finder(state: ContainerState, *, store: str = "") -> LossFinder:
-    return LossFinder(
+    finder = LossFinder(
         checkpoint_sequence=state.sequence,
         checkpoint_time_us=state.scalars.wall_time_us,
         accepted=state.scalars.accepted,
         has_log=state.scalars.log_capacity_bytes > 0,
-        store=store,
+        store=found.history.url if found.history and found.remote_log else "",
     )
+    done: dict[str, int] = {}
+    try:
+        recovery, items = _open_log(found)
+        for item in items:
+            finder.read(item)
+            _apply(found, item)
+            if isinstance(item, RecoveredBatch):
+                end = item.offset + item.size
+                yield end - done.get(item.place, 0)
+                done[item.place] = end
+        found.report = recovery.report
+        capacity_bytes = max(found.capacity_bytes, state.scalars.log_capacity_bytes)
+        found.loss = finder.loss(recovery.report, capacity_bytes=capacity_bytes)
+    except (ServerError, OSError) as error:
+        found.log_error = str(error)
+    for path in log_files(found.folder):
+        yield max(0, path.stat().st_size - done.get(path.name, 0))
+
+
+def _open_log(
+    found: OfflineContainer,
+) -> tuple[Recovery | ObjectRecovery, Iterable[RecoveredBatch | Damage]]:
+    """Return the recovery of a log, and its batches, which may be read only while they are asked for."""
+    start, accepted = found.checkpoint.replay_from if found.checkpoint else 0, found.state.scalars.accepted
+    if (manifest := found.remote_log) is not None:
+        assert found.history is not None
+        return read_remote_log(found.history.url, manifest, owner=found.owner, from_sequence=start, accepted=accepted)
+    files = OsFileSystem()
+    found.newest = read_log_head(files, found.log_folder)
+    recovery = Recovery(files, log_files(found.folder), owner=found.owner, newest=found.newest)
+    return recovery, recovery.batches(start, accepted=accepted)
+
+
+@contextmanager
+def survey(opened: AbstractContextManager[OfflineContainer]) -> Iterator[OfflineContainer]:
+    """Lend a container whose log has been read."""
+    with opened as found:
+        deque(read_log(found), maxlen=0)
+        yield found
 
 
 def logged_ranges(segment: Segment) -> list[tuple[int, int]]:
@@ -348,8 +389,9 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
     return missing
 
 
-def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
+def _find_checkpoint(found: OfflineContainer, stack: ExitStack) -> CheckpointStore:
     """Open the newest good one of the checkpoint and its copies, or an empty one, until the stack ends."""
+    store = None
     try:
         # What a server would discard is as good as missing.
         is_discarded = found.remote_log is not None and not is_claimed(found.folder, found.remote_log)
@@ -368,7 +410,7 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
             is_loss_known=found.remote_log is not None,
         )
         copies.reverse()
-    if copies and found.checkpoint is None:
+    if copies and found.checkpoint is None and found.has_folder:
         found.checkpoint_error = found.checkpoint_error or "it is missing"
     for copy in copies:
         if found.checkpoint is not None and copy.point < found.checkpoint.version[:2]:
@@ -385,14 +427,14 @@ def _find_checkpoint(found: Container, stack: ExitStack) -> CheckpointStore:
             found.checkpoint_error = f"it is older than its copy: {found.checkpoint.version}, not {checkpoint.version}"
         found.copy, found.checkpoint = copy, checkpoint
         return candidate
-    if found.checkpoint is not None:
+    if store is not None and found.checkpoint is not None:
         return store
     nothing = copied_checkpoint(found.folder / "no checkpoint")
     store, _ = stack.enter_context(opened_checkpoint(nothing, owner=None))
     return store
 
 
-def _apply(found: Container, item: RecoveredBatch | Damage) -> None:
+def _apply(found: OfflineContainer, item: RecoveredBatch | Damage) -> None:
     """Apply what was read from the log as a starting server would, but for the bytes."""
     try:
         apply_recovered(found.state, item, before_hold=Extent.drop_frames)

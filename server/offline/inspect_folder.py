@@ -9,14 +9,12 @@ from millrace.server.errors import ConfigurationError, FolderLockedError
 from millrace.server.folder import IDENTITY_NAME, TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
 from millrace.server.tier2 import parse_chunk_name
-from millrace.server.wal import LogOwner
 from millrace.server.wal.logfile import log_file_name
 from millrace.wire.schema.log import LogFileHeader
 
-from .container import Container, log_files, logged_ranges, survey
+from .container import OfflineContainer, containers_of_folder, log_files, logged_ranges, owned_folder, survey
 from .declared import read_fields, values_of
 from .report import Report
-from .verification import container_folders, owned_folder
 
 
 def inspect_folder(path: Path, *, limit: int) -> Report:
@@ -41,15 +39,14 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
             pass
     except FolderLockedError:
         report.notes.append("a server is running on this folder: what is shown is already changing")
-    folders = container_folders(path)
     with ExitStack() as stack:
-        owners = [LogOwner(number, server_id) if server_id is not None else None for number in range(len(folders))]
-        found = [stack.enter_context(survey(each, owner=owner)) for each, owner in zip(folders, owners, strict=True)]
+        opened = containers_of_folder(path, server_id=server_id)
+        found = [stack.enter_context(survey(each)) for each in opened]
         _add_containers(report, path, found)
     return report
 
 
-def _add_containers(report: Report, path: Path, found: list[Container]) -> None:
+def _add_containers(report: Report, path: Path, found: list[OfflineContainer]) -> None:
     report.facts |= {"containers": len(found), "segments": sum(len(item.state.segments) for item in found)}
     report.facts["streams"] = sum(len(item.state.streams) for item in found)
     for container in found:
@@ -66,7 +63,7 @@ _LOG_COLUMNS = ("file", "size", "above sequence", "recycled")
 _CHUNK_COLUMNS = ("name", "size", "segment", "from", "to")
 
 
-def _add_facts(report: Report, found: Container) -> None:
+def _add_facts(report: Report, found: OfflineContainer) -> None:
     if found.checkpoint is not None:
         report.facts["checkpoint"] = (
             f"as of sequence {found.checkpoint.sequence}, replay from {found.checkpoint.replay_from}, "
@@ -92,7 +89,7 @@ def _add_facts(report: Report, found: Container) -> None:
         report.problems.append(found.log_error)
 
 
-def _segments(found: list[Container]) -> list[list[Any]]:
+def _segments(found: list[OfflineContainer]) -> list[list[Any]]:
     rows = []
     for container in found:
         for segment in container.state.segments.values():
@@ -111,7 +108,7 @@ def _segments(found: list[Container]) -> list[list[Any]]:
     return sorted(rows)
 
 
-def _logs(root: Path, found: list[Container]) -> list[list[Any]]:
+def _logs(root: Path, found: list[OfflineContainer]) -> list[list[Any]]:
     rows: list[list[Any]] = []
     for container in found:
         for path in log_files(container.folder):

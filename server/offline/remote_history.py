@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from millrace.model.checksum import Buffer
 from millrace.model.errors import InvalidArgumentError
@@ -38,6 +38,8 @@ PATIENCE_S: Final = 15.0
 
 LISTINGS_COUNT_MAX: Final = 10
 """How often a store is listed again because a copy that was listed has been deleted."""
+
+Item = TypeVar("Item")
 
 _SCOPE: Final = re.compile(r"c[0-9a-f]{4}/", re.ASCII)
 _MANIFEST: Final = re.compile(r"c([0-9a-f]{4})/manifest", re.ASCII)
@@ -125,6 +127,19 @@ def store_of(data_dir: Path) -> str:
         raise
     except ConfigurationError:
         return ""
+
+
+def iterated(items: AsyncIterator[Item]) -> Iterator[Item]:
+    """Yield what an async generator yields, which runs on a loop of its own. Blocks."""
+
+    async def next_items() -> list[Item]:
+        async for item in items:
+            return [item]
+        return []
+
+    with asyncio.Runner() as runner:
+        while found := runner.run(next_items()):
+            yield from found
 
 
 @asynccontextmanager

@@ -34,10 +34,9 @@ from millrace.server.settings import load_settings
 from millrace.server.tier2 import ScopedStorage
 from millrace.server.wal import LogOwner
 
-from .container import Container, log_capacity_bytes, survey
+from .container import OfflineContainer, container_folders, log_capacity_bytes, opened_container, owned_folder, survey
 from .remote_history import UnclaimedStorage, opened_store, opened_tier2, remote_history, store_of
 from .store_repair import CONTAINER, accept_loss_in_store, repairing_options
-from .verification import container_folders, owned_folder
 
 
 def repair_folder(data_dir: Path, *, accept_loss: bool) -> list[dict[str, Any]]:
@@ -55,7 +54,6 @@ def repair_store(url: str, *, accept_loss: bool) -> list[dict[str, Any]]:
     """Return what the log in a store has lost or contradicts, and accept it if that is asked for."""
     with remote_history(url) as history:
         folder = history.folder / CONTAINERS_FOLDER / f"{CONTAINER:04x}"
-        folder.mkdir(parents=True, exist_ok=True)
         manifest = history.manifest(CONTAINER)
         if (manifest is None and CONTAINER not in history.logs) or (manifest is not None and manifest.log is None):
             raise ConfigurationError("no log is in this store; name the data folder of its server", subject=url)
@@ -67,7 +65,8 @@ def repair_store(url: str, *, accept_loss: bool) -> list[dict[str, Any]]:
                 "manifest": f"{manifest_key(CONTAINER)} {error.message if error else 'is missing'}"
             }
         else:
-            with survey(folder, owner=None, history=history, capacity_bytes=log_capacity_bytes()) as container:
+            opened = opened_container(folder, history=history, has_folder=False, capacity_bytes=log_capacity_bytes())
+            with survey(opened) as container:
                 found = _findings(container, None, store=url)
     if accept_loss and is_lost(found):
         with repairing_options(url) as options:
@@ -86,12 +85,12 @@ def _examined(folder: Path, data_dir: Path) -> dict[str, Any]:
             refuse_remote_log(manifest, subject=str(data_dir))
             check_claimed(folder, manifest)
         container = stack.enter_context(
-            survey(folder, owner=owner, history=history, capacity_bytes=log_capacity_bytes(data_dir))
+            survey(opened_container(folder, owner=owner, history=history, capacity_bytes=log_capacity_bytes(data_dir)))
         )
         return _findings(container, data_dir, store=store)
 
 
-def _findings(container: Container, data_dir: Path | None, *, store: str) -> dict[str, Any]:
+def _findings(container: OfflineContainer, data_dir: Path | None, *, store: str) -> dict[str, Any]:
     """Return the report of a container that was read.
 
     Args:
@@ -163,7 +162,7 @@ def _options(data_dir: Path | None) -> ServerOptions:
     return load_settings({} if data_dir is None else {"data_dir": data_dir.absolute()}).options
 
 
-async def _plan(container: Container, data_dir: Path | None, *, store: str) -> AcceptancePlan:
+async def _plan(container: OfflineContainer, data_dir: Path | None, *, store: str) -> AcceptancePlan:
     if container.loss is None and not container.state.quarantine:
         return plan_acceptance(container.state, None, [])
     async with opened_tier2(data_dir, store=store, options=_options(data_dir).tier2) as storage:

@@ -15,7 +15,7 @@ from millrace.server.host.files import OsFileSystem
 from millrace.server.ownership import FolderClaim, Manifest, write_folder_claim
 from millrace.wire.schema.checkpoint_copy import CopyPartHeader
 
-from .container import Container, checkpoint_copies
+from .container import OfflineContainer, checkpoint_copies
 from .declared import read_fields, values_of
 from .owners import Life, life_of
 from .remote_history import RemoteHistory, opened_store, remote_history
@@ -78,7 +78,7 @@ def _owner(history: RemoteHistory) -> UUID:
     for number in history.copies:
         if (manifest := history.manifest(number)) is not None:
             return manifest.server_id
-        container = Container(history.folder / f"{number:04x}", history=history)
+        container = OfflineContainer(history.folder / f"{number:04x}", history=history)
         for copy in checkpoint_copies(container.tier2):
             name = copy.parts[0].name
             header = (container.tier2 / name).read_bytes()[:PART_HEADER_SIZE_BYTES]

@@ -18,6 +18,7 @@ from millrace.server.container.checkpoint.backup import CopyPart, encode_part
 from millrace.server.container.state.producer import KnownProducer
 from millrace.server.folder import FORMAT_VERSION
 from millrace.server.offline.container import copied_checkpoint, opened_checkpoint
+from millrace.server.offline.findings import Verification
 from millrace.server.offline.verification import verify_folder
 from millrace.server.wal import LogOwner
 from millrace.wire import messages as m
@@ -275,7 +276,7 @@ def test_any_flipped_bit_is_found_and_nothing_else_is_blamed(run: Run, stopped_f
 
     for path, offset in places[::79]:
         flip(path, offset)
-        findings = verify_folder(stopped_folder).findings
+        findings = Verification.of(verify_folder(stopped_folder)).findings
         flip(path, offset)
 
         name = path.relative_to(stopped_folder).as_posix()
@@ -283,7 +284,7 @@ def test_any_flipped_bit_is_found_and_nothing_else_is_blamed(run: Run, stopped_f
         for finding in findings:
             assert finding.offset is not None
             assert finding.offset <= offset
-    assert verify_folder(stopped_folder).findings == []
+    assert Verification.of(verify_folder(stopped_folder)).findings == []
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ import millrace
 from millrace.client.client import Client
 from millrace.client.transactions.transaction import Transaction
 from millrace.server.app import Server
+from millrace.server.offline.findings import Verification
 from millrace.server.offline.verification import verify_folder
 from millrace.server.tier2 import parse_chunk_name
 from tests.client.write.writers import values_of
@@ -128,7 +129,7 @@ async def check_visible(client: Client, *, is_committed: bool) -> None:
 
 
 async def check_folder(folder: Path) -> None:
-    verification = await asyncio.to_thread(verify_folder, folder)
+    verification = await asyncio.to_thread(lambda: Verification.of(verify_folder(folder)))
     assert not verification.findings, verification.findings
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import millrace
 from millrace.client.testing import server
+from millrace.server.offline.findings import Verification
 from millrace.server.offline.remote_history import remote_history
 from millrace.server.offline.verification import verify_folder
 from tests.support.s3 import NO_VERSITYGW, find_versitygw, versitygw_server
@@ -67,7 +68,7 @@ def test_nothing_acknowledged_is_lost_when_server_and_store_are_killed(
                 with client.reader("shop/orders", end=millrace.TAIL) as reader:
                     found = [event.value for event in reader]
         with remote_history(bucket.url) as history:
-            verified = verify_folder(folder, history=history)
+            verified = Verification.of(verify_folder(folder, history=history))
     assert found == acknowledged
     assert verified.findings == []
     assert verified.chunks > ROUNDS_COUNT

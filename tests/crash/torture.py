@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from millrace.client.testing import SETTINGS_SMALL, TestServer
+from millrace.server.offline.findings import Verification
 from millrace.server.offline.verification import verify_folder
 from tests.support.servers import ENVIRONMENT_OF_BUSY
 
@@ -117,7 +118,7 @@ Verify = Callable[[Path], Sequence[object]]
 
 def damage_in_folder(folder: Path) -> Sequence[object]:
     """Return what is damaged in a data folder."""
-    return verify_folder(folder).findings
+    return Verification.of(verify_folder(folder)).findings
 
 
 async def torture(

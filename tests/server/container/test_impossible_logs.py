@@ -12,7 +12,8 @@ from millrace.server.container.state.quarantine import EntityDamage
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.server.host.files import OsFileSystem
-from millrace.server.offline.container import survey
+from millrace.server.offline.container import opened_container, survey
+from millrace.server.offline.findings import Verification
 from millrace.server.offline.verification import verify_folder
 from millrace.wire import messages as m
 from tests.server.container.histories import durable_view
@@ -74,8 +75,8 @@ async def check_start(folder: Path, storage: MemoryStorage, *, is_last: bool) ->
 async def check(folder: Path, log: ImpossibleLog) -> None:
     container = folder / "containers" / "0000"
     await log.write(container / "wal", files=OsFileSystem(), server_id=SERVER_ID)
-    verified = await asyncio.to_thread(verify_folder, folder)
-    with survey(container, owner=None) as surveyed:
+    verified = await asyncio.to_thread(lambda: Verification.of(verify_folder(folder)))
+    with survey(opened_container(container)) as surveyed:
         expected = set(surveyed.state.quarantine)
         assert not surveyed.log_error
         assert not surveyed.record_problems
@@ -84,7 +85,7 @@ async def check(folder: Path, log: ImpossibleLog) -> None:
     storage = MemoryStorage()
     first, _ = await check_start(container, storage, is_last=False)
     assert first == expected
-    with survey(container, owner=None) as surveyed:
+    with survey(opened_container(container)) as surveyed:
         assert set(surveyed.state.quarantine) == expected
     second, _ = await check_start(container, storage, is_last=True)
     assert second == expected
@@ -104,7 +105,7 @@ async def check_after_checkpoint(folder: Path, log: ImpossibleLog) -> None:
         await streams.opened.flusher.flush()
         await streams.opened.flusher.checkpoint()
     await after.write(folder / "wal", files=OsFileSystem(), server_id=SERVER_ID)
-    with survey(folder, owner=None) as surveyed:
+    with survey(opened_container(folder)) as surveyed:
         expected = set(surveyed.state.quarantine)
     async with streams_in(folder, storage=storage, clock=ManualClock(), files=OsFileSystem()) as streams:
         assert damages_of(streams) == expected

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.app import Server
-from millrace.server.offline.container import join_ranges, logged_ranges, missing_ranges, survey
+from millrace.server.offline.container import (
+    join_ranges,
+    logged_ranges,
+    missing_ranges,
+    opened_container,
+    read_log,
+    survey,
+)
 from millrace.wire import messages as m
 from tests.server.container.histories import durable_view
 from tests.support.protocol import Peer, set_attribute
@@ -38,9 +45,8 @@ def test_missing_ranges_are_what_no_range_holds(start: int, end: int, present: l
 
 
 def test_a_killed_container_is_found_in_its_log_alone(killed_folder: Path) -> None:
-    done: list[int] = []
-
-    with survey(killed_folder / "containers" / "0000", owner=None, on_bytes=done.append) as found:
+    with opened_container(killed_folder / "containers" / "0000") as found:
+        done = list(read_log(found))
         segment = found.state.segments.find("raw/a")
         assert segment is not None
         assert segment.length == 3000
@@ -51,7 +57,7 @@ def test_a_killed_container_is_found_in_its_log_alone(killed_folder: Path) -> No
 def test_surveying_changes_no_file(killed_folder: Path) -> None:
     before = {path: path.read_bytes() for path in killed_folder.rglob("*") if path.is_file()}
 
-    with survey(killed_folder / "containers" / "0000", owner=None):
+    with survey(opened_container(killed_folder / "containers" / "0000")):
         pass
 
     assert {path: path.read_bytes() for path in killed_folder.rglob("*") if path.is_file()} == before
@@ -102,7 +108,7 @@ async def test_the_server_its_recovery_and_a_survey_come_to_the_same(tmp_path: P
         # As a kill leaves it: nobody writes at this moment.
         await asyncio.to_thread(shutil.copytree, folder, copy)
         written = durable_view(server.opened.container.state)
-    with survey(copy / "containers" / "0000", owner=None) as found:
+    with survey(opened_container(copy / "containers" / "0000")) as found:
         assert durable_view(found.state) == written
     async with Server(server_options(copy)) as server:
         assert durable_view(server.opened.container.state) == written

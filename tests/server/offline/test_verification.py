@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.errors import FolderVersionError
+from millrace.server.errors import FolderLockedError, FolderVersionError
 from millrace.server.host.files import OsFileSystem
-from millrace.server.offline.findings import Verification
+from millrace.server.offline.findings import Finding, Note, Progress, Verification
 from millrace.server.offline.inspect_path import inspect_path
-from millrace.server.offline.verification import verify_folder
+from millrace.server.offline.verification import verify, verify_folder
 from millrace.server.wal import read_log_head
 from millrace.wire import messages as m
 from tests.server.tier2.chunks import forged
@@ -84,7 +84,7 @@ def swap(one: Path, other: Path) -> None:
 
 def findings(folder: Path) -> dict[str, str]:
     """Return what `verify` says of each file, joined."""
-    result: Verification = verify_folder(folder)
+    result: Verification = Verification.of(verify_folder(folder))
     return {
         finding.file: " ".join(each.what + each.lost for each in result.findings if each.file == finding.file)
         for finding in result.findings
@@ -176,7 +176,7 @@ def test_an_older_checkpoint_is_told_and_its_newest_copy_used(folder: Path, made
     """Behaviour 85."""
     shutil.copyfile(made.with_name("older.db"), folder / "containers/0000/checkpoint.db")
 
-    result = verify_folder(folder)
+    result = Verification.of(verify_folder(folder))
 
     (finding,) = result.findings
     assert finding.file == "containers/0000/checkpoint.db"
@@ -247,7 +247,7 @@ async def test_the_checkpoint_of_another_server_is_told(folder: Path) -> None:
     with pytest.raises(FolderVersionError, match=re.escape(expected)):
         async with Server(server_options(folder)):
             pass
-    result = await asyncio.to_thread(verify_folder, folder)
+    result = await asyncio.to_thread(lambda: Verification.of(verify_folder(folder)))
 
     assert [(each.file, each.what) for each in result.findings] == [
         ("containers/0000/checkpoint.db", f"the checkpoint cannot be used: {expected}")
@@ -274,3 +274,23 @@ def test_inspect_shows_the_rows_of_a_copy(folder: Path) -> None:
     assert report.problems == []
     assert (report.facts["container_id"], report.facts["part_count"]) == (0, 1)
     assert [section.name for section in report.sections][:2] == ["header", "segments"]
+
+
+def test_a_check_yields_findings_notes_counts_and_its_progress(killed_folder: Path) -> None:
+    total, *steps = verify(killed_folder)
+    progress = [item for item in steps if isinstance(item, Progress)]
+
+    assert total == Progress(total=sum(item.size for item in progress))
+    assert {item.what for item in progress if item.size} == {"log"}
+    assert [item for item in steps if isinstance(item, Finding | Note)] == []
+    assert Verification.of(steps).segments == 3
+
+
+def test_a_check_that_is_left_early_gives_the_folder_back(killed_folder: Path) -> None:
+    checking = verify(killed_folder)
+    next(checking)
+    with pytest.raises(FolderLockedError):
+        next(verify(killed_folder))
+    checking.close()
+
+    assert Verification.of(verify(killed_folder)).findings == []

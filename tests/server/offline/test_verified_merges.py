@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from millrace.server.app import Server
+from millrace.server.offline.findings import Verification
 from millrace.server.offline.verification import verify_folder
 from tests.support.protocol import Peer
 from tests.support.servers import QUIET, server_options
@@ -66,6 +67,6 @@ def test_a_kill_during_the_copy_of_small_merged_segments_loses_nothing(tmp_path:
     """Behaviours 41 and 65: before the checkpoint, before and after the copy of it, and when their own data is gone."""
     segment_id, content = asyncio.run(make_folders(tmp_path))
     for name in STEPS:
-        assert verify_folder(tmp_path / name).findings == [], name
+        assert Verification.of(verify_folder(tmp_path / name)).findings == [], name
         asyncio.run(serve(tmp_path / name, segment_id, content))
-        assert verify_folder(tmp_path / name).findings == [], name
+        assert Verification.of(verify_folder(tmp_path / name)).findings == [], name
