@@ -132,7 +132,7 @@ def test_two_commands_after_the_installation_an_event_is_durable(tmp_path: Path)
         stored = subprocess.run(command, capture_output=True, text=True, check=True)
         served.kill()
 
-    assert stored.stdout.startswith("Stored(")
+    assert stored.stdout.startswith("WriteResult(")
     with server(tmp_path / "millrace-data") as again, blocking.connect(again.address) as client:
         with client.reader("shop/first", end=TAIL) as reader:
             assert [event.value for event in reader] == [b"hello"]
