@@ -13,7 +13,7 @@ A run takes over when it begins its first transaction, also if that turns out to
 writer id to another holder, whose sequences start over; runs from before it stay fenced.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -60,9 +60,10 @@ class ProducerVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRow:
-    """What is known of a producer; each method returns what is known after something has happened.
+    """The state of a producer; each method returns the state after an event.
 
     Attributes:
+        number, writer_id: the same in each state.
         holder: empty if there is none.
         run: that took over last; empty if none has since the reset.
         last_sequence: the highest that the holder has committed; -1 if none.
@@ -78,6 +79,8 @@ class ProducerRow:
     fenced: tuple[str, ...] = ()
     described_sequence: int = NO_SEQUENCE
     described: str = ""
+    number: int = field(default=0, kw_only=True)
+    writer_id: str = field(default="", kw_only=True)
 
     @property
     def fingerprint(self) -> str:
@@ -121,7 +124,8 @@ class ProducerRow:
 
     def reset(self, holder: str) -> "ProducerRow":
         """Return the row after the writer id was given to another holder, or to whoever comes next."""
-        return ProducerRow(holder=holder, fenced=_with_run(self.fenced, self.run))
+        fenced = _with_run(self.fenced, self.run)
+        return ProducerRow(number=self.number, writer_id=self.writer_id, holder=holder, fenced=fenced)
 
 
 def checked_producer(producer: tuple[str, str, str, int]) -> Producer:

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from millrace.server.container.state.apply import apply_batch
+from millrace.server.container.state.apply import apply_batch, move_rows
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment, WriterProgress
 from millrace.server.container.state.sequences import (
@@ -415,13 +415,14 @@ class SegmentContainer:
         pins = Pins()
         try:
             self.state.pin_required(required or m.required_entities(record), into=pins)
-            check_decision(self.state, record)
+            admission = check_decision(self.state, record)
             self.log.submit(AppendRun.of_record(frame), is_followed=is_followed)
         except BaseException:
             pins.release()
             raise
         decision = PendingDecision(record, (type(record), *subject), pins)
         self.in_flight.add(decision)
+        move_rows(admission)
         return decision
 
     def queued(self, kind: type[m.Record], *subject: int | str) -> PendingDecision | None:

@@ -3,8 +3,9 @@
 The code that decides checks the request. This module checks the record that results, so a fault of that code costs one
 request and not the log. What the record names is pinned. There are two steps:
 
-1. The fold's own checks (`state.apply.check_item`) compare the record with the durable state: numbers, ids of new
-   entities, key ranges, kinds of cuts, ids of producers, owners of segments.
+1. The fold's own checks (`state.apply.check_item`) compare the record with the admitted rows of the kinds that have
+   them (`container.views`), and else with the durable state: numbers, ids of new entities, key ranges, kinds of cuts,
+   owners of segments.
 2. The checks below, for records that depend on decisions in flight. They compare it with the admitted view:
 
     record of                   fits if, after all that is in flight,
@@ -13,7 +14,6 @@ request and not the log. What the record names is pinned. There are two steps:
     scale, epochs of a commit   the epoch is the next one, and replaces open segments by others with the same keys
     transaction                 the number is new, or the state is the one which the step starts from
     writer                      the epoch is the next one
-    producer                    its number is the one that an earlier record of it has
 """
 
 import logging
@@ -23,7 +23,7 @@ from typing import Any, Final
 from millrace.model.key_range import KeyRange
 from millrace.model.transaction import TransactionState
 from millrace.server.container.state.apply import check_item
-from millrace.server.container.state.apply_producers import ProducerRecord, check_producer
+from millrace.server.container.state.apply_producers import check_producer
 from millrace.server.container.state.apply_transactions import ENDED_STATES, check_parts
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.current_batch import EPOCH_MAX, CurrentBatch, number_above_max
@@ -37,21 +37,25 @@ from millrace.wire.limits import EVENT_COUNT_MAX
 logger = logging.getLogger(__name__)
 
 
-def check_decision(state: ContainerState, record: m.Record) -> None:
-    """Raise DecisionMisfitError unless a record fits the state, durable and admitted; nothing is changed."""
+def check_decision(state: ContainerState, record: m.Record) -> CurrentBatch:
+    """Raise DecisionMisfitError unless a record fits the state, durable and admitted; nothing is changed.
+
+    Returns:
+        The batch for `move_rows`, once the record is queued.
+    """
     try:
-        _check(state, record)
+        return _check(state, record)
     except DecisionMisfitError as error:
         logger.critical("decision misfit error=%s", error)
         raise
 
 
-def _check(state: ContainerState, record: m.Record) -> None:
+def _check(state: ContainerState, record: m.Record) -> CurrentBatch:
     # The ranges of transactions are those of streams, which are stored, and there may be thousands.
     too_large = number_above_max(record, but=("streams",))
     if too_large is not None:
         raise DecisionMisfitError(f"{record.type.name} was not logged, since {too_large} cannot be stored")
-    batch = CurrentBatch(state, sequence=state.sequence + 1, wall_time_us=0)
+    batch = CurrentBatch(state, state.admitted, sequence=state.sequence + 1, wall_time_us=0)
     batch.item = record
     check = _CHECKS.get(type(record))
     try:
@@ -63,6 +67,7 @@ def _check(state: ContainerState, record: m.Record) -> None:
         raise DecisionMisfitError(
             f"{record.type.name} was not logged, since it does not fit {damage.entity}: {damage.reason}"
         ) from None
+    return batch
 
 
 def _require(fits: bool, record: m.Record, problem: str) -> None:
@@ -225,7 +230,6 @@ def _commit(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
     _require(len(record.producers) <= 1, record, f"transaction {record.number} has more than one producer")
     for producer in record.producers:
         check_producer(batch, producer)
-        _check_admitted_producer(batch, record, producer)
 
 
 def _check_committed_parts(batch: CurrentBatch, record: m.TransactionCommitted, transaction: Transaction) -> None:
@@ -288,20 +292,6 @@ def _check_writer_epoch(record: m.WriterRecorded | m.SequencesReset, before: int
     )
 
 
-def _producer(batch: CurrentBatch, record: m.ProducerTaken | m.ProducerReset | m.SequenceDescribed) -> None:
-    _check_admitted_producer(batch, record, record)
-
-
-def _check_admitted_producer(batch: CurrentBatch, record: m.Record, named: ProducerRecord) -> None:
-    """Check a number against the one that a record in flight has given to a new producer."""
-    admitted = batch.state.admitted_producers.get(named.producer_id)
-    _require(
-        admitted is None or admitted.number == named.number,
-        record,
-        f"{named.producer_id} is to be producer {named.number}, and another one, too",
-    )
-
-
 _CHECKS: Final[Mapping[type[m.Record], Callable[[CurrentBatch, Any], object]]] = {
     m.SegmentMerged: _merge,
     m.SegmentTruncated: _truncation,
@@ -315,7 +305,4 @@ _CHECKS: Final[Mapping[type[m.Record], Callable[[CurrentBatch, Any], object]]] =
     m.TransactionCommitted: _commit,
     m.WriterRecorded: _writer_opened,
     m.SequencesReset: _sequences_reset,
-    m.ProducerTaken: _producer,
-    m.ProducerReset: _producer,
-    m.SequenceDescribed: _producer,
 }

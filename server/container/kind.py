@@ -38,16 +38,20 @@ class Detail(Generic[Entity]):
     take_unwritten: Callable[[Entity], Iterable[Any]] | None = None
 
 
+Applier = Callable[[Any, Any], None]
+"""Changes the state; called with the `CurrentBatch` and a record."""
+
+
 class RecordStep(NamedTuple):
-    """What the fold does with a record of the log.
+    """What the fold does with a record of the log, beside its transitions.
 
     Attributes:
-        apply: changes the state; called with the `CurrentBatch` and the record.
+        apply: changes the durable state; None if the transitions are all.
         check: called in the same way; raises UnfitRecordError if it does not fit the state, and changes nothing.
         removes: whether the record only removes something, so that it is allowed for a damaged entity.
     """
 
-    apply: Callable[[Any, Any], None]
+    apply: Applier | None
     check: Callable[[Any, Any], None] | None = None
     removes: bool = False
 
@@ -64,6 +68,7 @@ class Kind(Generic[Entity]):
         details: what else is stored of it.
         archive: makes what reads the stored entities, with the queries of this kind, of a `CheckpointReader`.
         records: what each of its records does.
+        transitions: what records do to the rows of this kind in either view (see `views`), also records of other kinds.
         scopes: further names under which a message can name entities (see `m.Names`), each with what returns the
             segments that are meant with an entity.
     """
@@ -75,6 +80,7 @@ class Kind(Generic[Entity]):
     details: tuple[Detail[Entity], ...] = ()
     archive: "Callable[[Any, Kind[Entity]], Archive[Entity]]"
     records: Mapping[type[m.Record], RecordStep] = field(default_factory=dict)
+    transitions: Mapping[type[m.Record], Applier] = field(default_factory=dict)
     scopes: Mapping[str, Callable[[Entity], Sequence[int]]] = field(default_factory=dict)
 
     @property
@@ -102,6 +108,7 @@ class Kinds:
     Attributes:
         tables: of all kinds.
         records: what each record does, of all kinds.
+        transitions: what each record does to the rows of kinds that have two views.
         touched: the names of the details that are stored row by row.
         scopes: of all kinds: the kind of the entities, and what returns the segments that are meant with one.
     """
@@ -110,6 +117,10 @@ class Kinds:
         self._by_name: Final = {kind.name: kind for kind in kinds}
         self.tables: Final = tuple(table for kind in kinds for table in kind.tables)
         self.records: Final = {record: step for kind in kinds for record, step in kind.records.items()}
+        self.transitions: Final = {
+            record: tuple(kind.transitions[record] for kind in kinds if record in kind.transitions)
+            for record in self.records
+        }
         self.touched: Final = tuple(
             detail.table.name for kind in kinds for detail in kind.details if detail.row is not None
         )

@@ -1,7 +1,7 @@
 """Decisions about producers: which run uses a writer id, and which sequences are committed under it.
 
 What became of a transaction is looked up first, by its number or name; then whether its run is fenced, then the holder,
-then the sequence. All of it is judged on the admitted view, which moves in the same step as the record is queued.
+then the sequence. All of it is judged on the admitted view, which `log_decision` moves when it queues a record.
 """
 
 from collections import Counter
@@ -13,7 +13,6 @@ from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.model.transaction import TransactionState
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.in_flight import PendingDecision
-from millrace.server.container.state.producer import KnownProducer
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import (
     InvalidArgumentError,
@@ -40,6 +39,8 @@ class ProducerCommands:
     def __init__(self, container: SegmentContainer, *, count_max: int) -> None:
         self._container = container
         self._state = container.state
+        self._admitted = container.state.admitted.producers
+        self._durable = container.state.durable.producers
         self._count_max = count_max
         # Producers that are new since the start: by writer id, the address of the host that made them known, and how
         # many each address did.
@@ -80,58 +81,49 @@ class ProducerCommands:
 
     def refusal(self, producer: Producer) -> TransactionError | None:
         """Return why a transaction that has begun as a producer is not committed; None if it may be. It is loaded."""
-        known = self._find(producer.writer_id)
-        if known is None:
+        row = self._admitted.find(producer.writer_id)
+        if row is None:
             return None  # damage has taken what was known of it
-        return _refusal(known.admitted.at_commit(producer), known.admitted, producer)
+        return _refusal(row.at_commit(producer), row, producer)
 
     def committed(self, producer: Producer, fingerprint: str = "") -> m.CommittedProducer:
         """Return a producer's part of the record of a commit, which is logged in the same step; it is loaded.
 
         A fingerprint is a record of its own right before that of the commit: it counts once the commit is durable.
         """
-        known = self._find(producer.writer_id)
-        number = self._state.take_id() if known is None else known.number
+        row = self._admitted.find(producer.writer_id)
+        number = self._state.take_id() if row is None else row.number
         if fingerprint:
             record = m.SequenceDescribed(
                 number=number, producer_id=producer.writer_id, sequence=producer.sequence, fingerprint=fingerprint
             )
             self._container.log_decision(record, number)
-            known = self._known(number, producer.writer_id)
-            known.admitted = known.admitted.with_fingerprint(producer.sequence, fingerprint)
         return m.CommittedProducer(number, *producer)
-
-    def admit(self, committed: m.CommittedProducer) -> None:
-        """Move the admitted view to after a commit that was queued."""
-        known = self._known(committed.number, committed.producer_id)
-        known.admitted = known.admitted.taken(committed.holder, committed.run).committed(committed.sequence)
 
     # --- forgetting ---
 
     def is_leaving(self, writer_id: str) -> bool:
         """Return whether a producer is about to be forgotten: what begins as it, begins after that. It is loaded."""
-        known = self._state.producers.find(writer_id)
-        return known is not None and known.leaving
+        return self._admitted.find(writer_id) is None and self._durable.find(writer_id) is not None
 
-    def unused(self, writer_ids: Iterable[str]) -> list[KnownProducer]:
+    def unused(self, writer_ids: Iterable[str]) -> list[ProducerRow]:
         """Return those of some loaded producers that have no open transaction, and with which nothing is lost."""
         state = self._state
-        found = [known for each in writer_ids if (known := self._find(each)) is not None]
+        found = [row for each in writer_ids if (row := self._admitted.find(each)) is not None]
         return [
-            known
-            for known in found
-            if known.admitted.is_unused
-            and not state.open_transactions.count_as(known.writer_id)
-            and state.quarantine.get("producers", known.number) is None
+            row
+            for row in found
+            if row.is_unused
+            and not state.open_transactions.count_as(row.writer_id)
+            and state.quarantine.get("producers", row.number) is None
         ]
 
-    def forget(self, producers: Sequence[KnownProducer]) -> PendingDecision:
+    def forget(self, producers: Sequence[ProducerRow]) -> PendingDecision:
         """Decide that producers are forgotten; they are durable, and no transaction of theirs is open."""
-        numbers = [known.number for known in producers]
+        numbers = [row.number for row in producers]
         decision = self._container.log_decision(m.ProducersForgotten(numbers), numbers[0])
-        for known in producers:
-            known.leaving = True
-            address = self._new.pop(known.writer_id, None)
+        for row in producers:
+            address = self._new.pop(row.writer_id, None)
             if address is not None:
                 self._new_counts[address] -= 1
         return decision
@@ -146,15 +138,15 @@ class ProducerCommands:
             ProducerCommittedError: it is another one.
         """
         checked_writer_id(writer_id)
-        while writer_id in self._state.admitted_producers or self.is_leaving(writer_id):
-            await self._container.in_flight.settled()
-        known = self._find(writer_id)
-        if known is None:
+        while (self._admitted.find(writer_id) is None) != (self._durable.find(writer_id) is None):
+            await self._container.in_flight.settled()  # its creation, or its deletion, is queued
+        row = self._admitted.find(writer_id)
+        if row is None:
             return False
-        if known.admitted.last_sequence != last_sequence:
-            raise _sequence_error(known, last_sequence)
+        if row.last_sequence != last_sequence:
+            raise _sequence_error(row, last_sequence)
         abort_all_of(self._container, writer_id)
-        await self.forget([known]).durable()
+        await self.forget([row]).durable()
         return True
 
     # --- requests ---
@@ -165,12 +157,11 @@ class ProducerCommands:
         Raises:
             ProducerUnknownError: there is none.
         """
-        known = self._state.producers.find(checked_writer_id(writer_id))
-        if known is None:
+        row = self._durable.find(checked_writer_id(writer_id))
+        if row is None:
             raise _unknown(writer_id)
-        row = known.row
         return m.ProducerInfo(
-            producer_id=known.writer_id,
+            producer_id=row.writer_id,
             holder=row.holder,
             run=row.run,
             last_sequence=row.last_sequence,
@@ -192,31 +183,28 @@ class ProducerCommands:
         """
         if holder != NO_HOLDER:
             checked_holder(holder)
-        known = self._find(checked_writer_id(writer_id))
-        if known is None:
+        row = self._admitted.find(checked_writer_id(writer_id))
+        if row is None:
             raise _unknown(writer_id)
-        if known.admitted.holder == holder:
+        if row.holder == holder:
             await self._container.in_flight.settled()
             return False
-        if known.admitted.holder != expected_holder:
+        if row.holder != expected_holder:
             raise ProducerInUseError(
-                f"the producer is held by {known.admitted.holder or 'nobody'}, and not by {expected_holder or 'nobody'}"
-                " any more",
+                f"the producer is held by {row.holder or 'nobody'}, and not by {expected_holder or 'nobody'} any more",
                 subject=writer_id,
             )
-        decided = self._container.decide(
-            m.ProducerReset(number=known.number, producer_id=writer_id, holder=holder), known.number
+        await self._container.decide(
+            m.ProducerReset(number=row.number, producer_id=writer_id, holder=holder), row.number
         )
-        known.admitted = known.admitted.reset(holder)
-        await decided
         return True
 
     # --- inside ---
 
     def _take_over(self, producer: Producer, address: str) -> None:
         """Let a run take over if it has not, and may; raise like `begin`."""
-        known = self._find(producer.writer_id)
-        row = ProducerRow() if known is None else known.admitted
+        known = self._admitted.find(producer.writer_id)
+        row = known or ProducerRow()
         verdict = row.at_begin(producer)
         refusal = _refusal(verdict, row, producer)
         if refusal is not None and verdict is not ProducerVerdict.STORED:
@@ -233,13 +221,11 @@ class ProducerCommands:
             if known is None:
                 self._new[producer.writer_id] = address
                 self._new_counts[address] += 1
-            known = self._known(number, producer.writer_id)
-            known.admitted = known.admitted.taken(producer.holder, producer.run)
         if refusal is not None:
             raise refusal
 
     def _check_count(self, producer: Producer, address: str) -> None:
-        count = len(self._state.producers) + len(self._state.admitted_producers)
+        count = len(self._admitted)
         held = self._new_counts[address]
         if not has_room(bound=self._count_max, taken=count, held=held):
             raise ProducersFullError(
@@ -248,18 +234,6 @@ class ProducerCommands:
                 " delete one with `millrace txn delete-producer`, or raise MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX",
                 subject=producer.writer_id,
             )
-
-    def _find(self, writer_id: str) -> KnownProducer | None:
-        """Return a producer of the admitted view, also one whose first record is queued."""
-        known = self._state.producers.find(writer_id) or self._state.admitted_producers.get(writer_id)
-        return None if known is None or known.leaving else known
-
-    def _known(self, number: int, writer_id: str) -> KnownProducer:
-        """Return a producer, which is new if there is none: its first record was queued just now."""
-        known = self._find(writer_id)
-        if known is None:
-            known = self._state.admitted_producers[writer_id] = KnownProducer(number=number, writer_id=writer_id)
-        return known
 
 
 def check_producer(transaction: Transaction, producer: Producer | None) -> None:
@@ -300,18 +274,18 @@ def _shown(producer: Producer | None) -> str:
     return f"producer {producer.writer_id} of {producer.holder}, run {producer.run}, sequence {producer.sequence}"
 
 
-def _sequence_error(known: KnownProducer, last_sequence: int) -> ProducerCommittedError:
+def _sequence_error(row: ProducerRow, last_sequence: int) -> ProducerCommittedError:
     """Return why a producer is not deleted by a request with another last sequence."""
-    last = known.admitted.last_sequence
+    last = row.last_sequence
     found = "has committed nothing" if last == NO_SEQUENCE else f"has committed sequence {last}"
     if last_sequence == NO_SEQUENCE:
         reason = (
             "if a program sends that again after the producer is deleted, it is stored twice. To delete it all the"
-            f" same: `millrace txn delete-producer {known.writer_id} --last-sequence {last}`"
+            f" same: `millrace txn delete-producer {row.writer_id} --last-sequence {last}`"
         )
     else:
         reason = f"the request to delete it expects that {last_sequence} is the last one"
-    return ProducerCommittedError(f"the producer {found}; {reason}", subject=known.writer_id)
+    return ProducerCommittedError(f"the producer {found}; {reason}", subject=row.writer_id)
 
 
 def _unknown(writer_id: str) -> ProducerUnknownError:

@@ -437,8 +437,6 @@ class TransactionCommands:
         record = commit.record(transaction, digest=digest, committed_us=self._container.clock.unix_us())
         decision = self._container.log_decision(record, transaction.number, is_followed=True, required=commit.required)
         admit_commit(self._state, transaction, commit, digest=digest)
-        for committed in commit.producers:
-            self.producers.admit(committed)
         return AdmittedStep(transaction, decision, commit_reply(self._state, transaction, commit, record))
 
     def can_commit_now(self, number: int) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -344,10 +345,10 @@ def test_producers_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Pat
             if is_wrong:
                 state = started.opened.container.state
                 (known,) = state.producers.values()
-                known.row = ProducerRow("holder", "run-a", 7, ("run-a",))
+                known.durable = replace(known.row, run="run-a", last_sequence=7, fenced=("run-a",))
                 state.producers.changed(known)
-                row = ProducerRow("holder", "", 7, ())
-                state.producers.add(KnownProducer(number=state.take_id(), writer_id="abfrage-7", row=row))
+                row = ProducerRow("holder", "", 7, (), number=state.take_id(), writer_id="abfrage-7")
+                state.producers.add(KnownProducer(row))
 
     asyncio.run(fill(is_wrong=False))
     assert verify(tmp_path) == []

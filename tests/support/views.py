@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.apply import move_rows
+from millrace.server.container.state.container_state import ContainerState, StateView
+from millrace.server.container.state.current_batch import CurrentBatch
+from millrace.server.container.views import AdmittedView
 
 ADMITTED_ONLY: Final = (
     "admitted_writers",
-    "admitted_producers",
     "admitted_transactions",
     "admitted_segments",
     "expiring_writers",
@@ -68,18 +70,59 @@ def _pairs(state: ContainerState) -> Iterator[Pair]:
             if segment is not None and stream.is_empty(segment_id):
                 # Not two views, but one fact in two entities.
                 yield f"length of empty segment {segment_id}", segment.start_offset, segment.length
-    for producer in state.producers.present():
-        yield f"row of producer {producer.writer_id}", producer.admitted, producer.row
     yield "exclusive writers", state.exclusive_writers.admitted, state.exclusive_writers.durable
     yield "attribute bytes", state.admitted_attribute_bytes, state.attribute_bytes
     for name in ADMITTED_ONLY:
         yield name, dict(getattr(state, name)), {}
 
 
+class FoldedRows:
+    """The durable rows of a kind, and what records that are not durable yet make of them."""
+
+    def __init__(self, durable: Any) -> None:
+        self._durable = durable
+        self.changed: dict[int, Any] = {}
+
+    def get(self, number: int) -> Any:
+        return self.changed[number] if number in self.changed else self._durable.get(number)
+
+    def find(self, name: str) -> Any:
+        found = [row for row in self.changed.values() if row is not None and row.writer_id == name]
+        before = self._durable.find(name)
+        return found[-1] if found else None if before is None or before.number in self.changed else before
+
+    def put(self, number: int, row: Any) -> None:
+        self.changed[number] = row
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def _folded(container: SegmentContainer) -> Iterator[Pair]:
+    """Fold what is in flight over the durable rows: the admitted rows are the same."""
+    state = container.state
+    producers = FoldedRows(state.durable.producers)
+    batch = CurrentBatch(state, StateView(producers=producers), sequence=state.sequence + 1, wall_time_us=0)
+    for batch.item in container.in_flight.records():
+        move_rows(batch)
+    admitted = state.admitted.producers
+    assert isinstance(admitted, AdmittedView)
+    for each in [*state.producers.present(), *admitted.queued.values()]:
+        yield f"row of producer {each.name}", each.admitted, producers.changed.pop(each.number, each.durable)
+    yield "producers that are not in memory", {}, producers.changed
+
+
 def differences(container: SegmentContainer) -> list[str]:
-    """Return where the two views of a container differ; nothing must be in flight."""
+    """Return where the admitted view of a container is not what it should be.
+
+    Of kinds whose rows are moved by steps, it is the fold of the durable view and all that is in flight. Of others it
+    is the durable view once nothing is in flight.
+    """
+    pairs = list(_folded(container))
+    if not len(container.in_flight):
+        pairs += _pairs(container.state)
     return [
         f"{name}: admitted {admitted!r}, durable {durable!r}"
-        for name, admitted, durable in _pairs(container.state)
+        for name, admitted, durable in pairs
         if admitted != durable
     ]

@@ -16,9 +16,9 @@ from .reader import KindArchive
 def _row(producer: KnownProducer) -> Row:
     row = producer.row
     return (
-        producer.number,
+        row.number,
         row.last_sequence,
-        producer.writer_id,
+        row.writer_id,
         row.holder,
         row.run,
         json_text(_past_of(row)),
@@ -34,7 +34,7 @@ def _past_of(row: ProducerRow) -> object:
 
 def _load(*, number: int, last_sequence: int, writer_id: str, holder: str, run: str, fenced: str) -> KnownProducer:
     past = json.loads(fenced)
-    row = ProducerRow(holder=holder, run=run, last_sequence=last_sequence)
+    row = ProducerRow(number=number, writer_id=writer_id, holder=holder, run=run, last_sequence=last_sequence)
     if isinstance(past, list):
         row = replace(row, fenced=tuple(past))
     else:
@@ -44,7 +44,7 @@ def _load(*, number: int, last_sequence: int, writer_id: str, holder: str, run: 
             described_sequence=past["sequence"],
             described=past["fingerprint"],
         )
-    return KnownProducer(number=number, writer_id=writer_id, row=row)
+    return KnownProducer(row)
 
 
 class ProducerArchive(KindArchive[KnownProducer]):
@@ -72,4 +72,5 @@ PRODUCERS: Final[Kind[KnownProducer]] = Kind(
     load=_load,
     archive=ProducerArchive,
     records=apply_producers.RECORDS,
+    transitions=apply_producers.TRANSITIONS,
 )

@@ -67,7 +67,7 @@ def apply_batch(
         bytes_sink: given the bytes of each run.
         may_block: see `CurrentBatch`.
     """
-    batch = CurrentBatch(state, sequence=sequence, wall_time_us=wall_time_us, may_block=may_block)
+    batch = CurrentBatch(state, state.durable, sequence=sequence, wall_time_us=wall_time_us, may_block=may_block)
     is_new = sequence > state.sequence
     for batch.index, batch.item in enumerate(items):
         item = batch.item
@@ -79,13 +79,25 @@ def apply_batch(
                 if isinstance(item, Damage):
                     _apply_damage(batch, item)
                 else:
-                    state.kinds.records[type(item)].apply(batch, item)
+                    applier = state.kinds.records[type(item)].apply
+                    if applier is not None:
+                        applier(batch, item)
+                    move_rows(batch)
         except UnfitRecordError as error:
             batch.refuse(error)
     # Only now: a batch that was applied in part must not pass for one that the state contains.
     if is_new:
         state.sequence, state.scalars.wall_time_us = sequence, wall_time_us
     return state.take_woken()
+
+
+def move_rows(batch: CurrentBatch) -> None:
+    """Move the rows of the view of a batch by its current record, which was checked.
+
+    The fold does it to the durable view, and admission to the admitted view when a record is queued.
+    """
+    for transition in batch.state.kinds.transitions.get(type(batch.item), ()):
+        transition(batch, batch.item)
 
 
 def pin_items(state: ContainerState, items: Iterable[BatchItem]) -> Pins:

@@ -1,43 +1,24 @@
-"""What records about producers do to the state."""
+"""What records about producers do to either view of the state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from millrace.model.producer import ProducerRow
-from millrace.server.container.kind import RecordStep
+from millrace.server.container.kind import Applier, RecordStep
+from millrace.server.container.views import move
 from millrace.wire import messages as m
 
 from .current_batch import CurrentBatch
-from .producer import KnownProducer
-
-ProducerRecord = m.ProducerTaken | m.ProducerReset | m.SequenceDescribed | m.CommittedProducer
-
-
-def commit_producer(batch: CurrentBatch, committed: m.CommittedProducer) -> None:
-    """Record that a sequence is committed; a run of which damage has taken the record takes over."""
-    check_producer(batch, committed)
-    _change(batch, committed, lambda row: row.taken(committed.holder, committed.run).committed(committed.sequence))
-
-
-def _taken(batch: CurrentBatch, record: m.ProducerTaken) -> None:
-    _change(batch, record, lambda row: row.taken(record.holder, record.run))
-
-
-def _reset(batch: CurrentBatch, record: m.ProducerReset) -> None:
-    _change(batch, record, lambda row: row.reset(record.holder))
-
-
-def _described(batch: CurrentBatch, record: m.SequenceDescribed) -> None:
-    _change(batch, record, lambda row: row.with_fingerprint(record.sequence, record.fingerprint))
+from .producer import ProducerRecord, step
+from .quarantine import UnfitRecordError
 
 
 def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:
     """Raise unless the number and the id of a record belong to one producer, or both are free."""
-    producers, number = batch.state.producers, record.number
-    producer = producers.loaded(number)
-    if producer is not None:
-        if producer.writer_id != record.producer_id:
-            raise batch.unfit("producers", number, f"it is {producer.writer_id}, and not {record.producer_id}")
+    producers, number = batch.view.producers, record.number
+    row = producers.get(number)
+    if row is not None:
+        if row.writer_id != record.producer_id:
+            raise batch.unfit("producers", number, f"it is {row.writer_id}, and not {record.producer_id}")
         return
     batch.check_number("producers", number)
     before = producers.find(record.producer_id)
@@ -45,32 +26,47 @@ def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:
         raise batch.unfit("producers", before.number, f"{record.producer_id} is to be producer {number}, too")
 
 
-def _forgotten(batch: CurrentBatch, record: m.ProducersForgotten) -> None:
-    state = batch.state
+def _note_new(batch: CurrentBatch, record: ProducerRecord) -> None:
+    """Note a producer that is about to be created: it may never commit anything."""
+    if batch.state.producers.loaded(record.number) is None:
+        batch.state.released_producers.add(record.producer_id)
+
+
+def _end_damage(batch: CurrentBatch, record: m.ProducersForgotten) -> None:
     for number in record.numbers:
-        if state.producers.loaded(number) is not None:  # else damage has taken its creation
-            state.producers.remove(number)
-            state.quarantine.discard("producers", number)
+        if batch.state.producers.loaded(number) is not None:  # else damage has taken its creation
+            batch.state.quarantine.discard("producers", number)
 
 
-def _change(batch: CurrentBatch, record: ProducerRecord, change: Callable[[ProducerRow], ProducerRow]) -> None:
-    """Change the durable row of the producer of a record, which is new if there is none."""
-    state = batch.state
-    producer = state.producers.loaded(record.number)
-    if producer is None:
-        producer = state.admitted_producers.pop(record.producer_id, None) or KnownProducer(
-            number=record.number, writer_id=record.producer_id
-        )
-        state.use_id(producer.number)
-        state.producers.add(producer)
-        state.released_producers.add(producer.writer_id)
-    producer.row = change(producer.row)
-    state.producers.changed(producer)
+def _changed(batch: CurrentBatch, record: ProducerRecord) -> None:
+    batch.state.use_id(record.number)
+    move(batch.view.producers, record.number, step, record)
+
+
+def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
+    for producer in record.producers:
+        try:
+            check_producer(batch, producer)
+            _changed(batch, producer)
+        except UnfitRecordError as error:
+            batch.refuse(error)
+
+
+def _forgotten(batch: CurrentBatch, record: m.ProducersForgotten) -> None:
+    for number in record.numbers:
+        move(batch.view.producers, number, step, record)
 
 
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
-    m.ProducerTaken: RecordStep(_taken, check=check_producer),
-    m.ProducerReset: RecordStep(_reset, check=check_producer),
-    m.SequenceDescribed: RecordStep(_described, check=check_producer),
-    m.ProducersForgotten: RecordStep(_forgotten, removes=True),
+    m.ProducerTaken: RecordStep(_note_new, check=check_producer),
+    m.ProducerReset: RecordStep(_note_new, check=check_producer),
+    m.SequenceDescribed: RecordStep(_note_new, check=check_producer),
+    m.ProducersForgotten: RecordStep(_end_damage, removes=True),
+}
+TRANSITIONS: Final[Mapping[type[m.Record], Applier]] = {
+    m.ProducerTaken: _changed,
+    m.ProducerReset: _changed,
+    m.SequenceDescribed: _changed,
+    m.ProducersForgotten: _forgotten,
+    m.TransactionCommitted: _committed,
 }

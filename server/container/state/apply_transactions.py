@@ -9,7 +9,6 @@ from millrace.model.transaction import IMPLICIT_BRANCH, TransactionState
 from millrace.server.container.kind import RecordStep
 from millrace.wire import messages as m
 
-from .apply_producers import commit_producer
 from .apply_segments import check_merge, merge_segment, seal_segments
 from .apply_streams import begin_epoch, check_epoch, mark_empty, save_cut
 from .container_state import LOST_NAME, ContainerState
@@ -180,11 +179,6 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
             save_cut(state, stream, saved)
             state.streams.changed(stream)
             state.moved_cursors.add(stream.stream_id)
-    for producer in record.producers:
-        try:
-            commit_producer(batch, producer)
-        except UnfitRecordError as error:
-            batch.refuse(error)
     try:
         _check_dropped(batch, transaction, record.dropped)
         _delete_parts(state, record.dropped)

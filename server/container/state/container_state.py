@@ -15,12 +15,14 @@ from typing import Any, Final
 
 from millrace.model.event_times import EventTimeBounds
 from millrace.model.exclusive_writer import ExclusiveWriter
+from millrace.model.producer import ProducerRow
 from millrace.server.container.archive import Archive
 from millrace.server.container.dirty_set import DirtySet
 from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.kind import Kinds
 from millrace.server.container.memtable import Extent, LinkedExtent
+from millrace.server.container.views import AdmittedView, DurableView, NamedView
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 
@@ -67,6 +69,13 @@ LOST_NAME: Final = "lost/segment-"
 """The names of segments whose creation the log has lost begin so."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateView:
+    """The rows of a container in one view, by kind: of the kinds whose records are applied to both views alike."""
+
+    producers: NamedView[ProducerRow]
+
+
 class ContainerState:
     """Segments, writers, streams, transactions and producers of one container, by id and by name.
 
@@ -107,8 +116,6 @@ class ContainerState:
         self.attribute_bytes = self.admitted_attribute_bytes = stored.attribute_bytes
         # Writers whose first record is queued, by id.
         self.admitted_writers: dict[str, Writer] = {}
-        # Producers whose first record is queued, by writer id.
-        self.admitted_producers: dict[str, KnownProducer] = {}
         # Transactions whose beginning is queued, and their parts whose creation is, by number. The record that creates
         # one takes it from here, with all that was admitted of it meanwhile.
         self.admitted_transactions: dict[int, Transaction] = {}
@@ -126,6 +133,9 @@ class ContainerState:
         self.written_bytes: defaultdict[int, int] = defaultdict(int)
         self.written_events: defaultdict[int, int] = defaultdict(int)
         self.moved_cursors: set[int] = set()
+        admitted_producers = AdmittedView(self.producers, KnownProducer)
+        self.admitted = StateView(producers=admitted_producers)
+        self.durable = StateView(producers=DurableView(self.producers, KnownProducer, admitted=admitted_producers))
         # Writer ids of producers that are new, or whose transaction ended without a commit: they may have committed
         # nothing. The task that forgets such producers clears it.
         self.released_producers: set[str] = set()

@@ -14,7 +14,7 @@ from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 from millrace.wire.limits import EVENT_COUNT_MAX
 
-from .container_state import ContainerState
+from .container_state import ContainerState, StateView
 from .quarantine import CONTAINER, EntityDamage, UnfitRecordError
 from .segment import Segment
 
@@ -33,6 +33,7 @@ class CurrentBatch:
     """The batch that is being applied, and the state which it is applied to.
 
     Attributes:
+        view: the view that transitions change, durable or admitted.
         sequence, wall_time_us: of the batch.
         may_block: whether the checkpoint is asked for entities that are not in memory, as in a recovery. A running
             server gives each number once, and its event loop never waits for the disk.
@@ -41,6 +42,7 @@ class CurrentBatch:
     """
 
     state: ContainerState
+    view: StateView
     sequence: int
     wall_time_us: int
     may_block: bool = False

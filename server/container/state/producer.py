@@ -1,41 +1,49 @@
-"""The state of one producer in memory."""
+"""The state of one producer in memory, and the step by which records change it."""
 
-from dataclasses import dataclass, field
 from typing import Final
 
 from millrace.model.producer import ProducerRow
+from millrace.server.container.views import EntityRows
+from millrace.wire import messages as m
 
 PRODUCER_SIZE_BYTES: Final = 700
 RUN_SIZE_BYTES: Final = 110
 """Memory of a producer, and of a run that was replaced (measured with 36 letters each, rounded up)."""
 
+ProducerRecord = m.ProducerTaken | m.ProducerReset | m.SequenceDescribed | m.CommittedProducer
+"""A record, or the part of a commit, that names a producer by number and writer id: the first one creates it."""
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class KnownProducer:
-    """A producer of which a run has taken over; an idle one is in the checkpoint only.
 
-    Attributes:
-        number: forever; of this producer alone.
-        row: what is durable of it.
-        admitted: the same, ahead by what is queued.
-        leaving: whether the record that forgets it is queued.
-    """
+class KnownProducer(EntityRows[ProducerRow]):
+    """A producer of which a run has taken over; an idle one is in the checkpoint only."""
 
-    number: int
-    writer_id: str
-    row: ProducerRow = field(default_factory=ProducerRow)
-    admitted: ProducerRow = field(init=False)
-    leaving: bool = False
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        """Begin with the admitted view of the durable one."""
-        self.admit_as_durable()
+    def __init__(self, row: ProducerRow) -> None:
+        super().__init__(row.number, row.writer_id, row)
 
-    def admit_as_durable(self) -> None:
-        """Let the admitted view be the durable one: nothing is queued."""
-        self.admitted = self.row
+    @property
+    def writer_id(self) -> str:
+        """The name of the producer."""
+        return self.name
 
     @property
     def memory_bytes(self) -> int:
         """About how much memory this takes."""
         return PRODUCER_SIZE_BYTES + RUN_SIZE_BYTES * len(self.row.fenced) + len(self.row.described)
+
+
+def step(row: ProducerRow | None, record: ProducerRecord | m.ProducersForgotten) -> ProducerRow | None:
+    """Return the row of a producer after a record."""
+    if isinstance(record, m.ProducersForgotten):
+        return None
+    row = row or ProducerRow(number=record.number, writer_id=record.producer_id)
+    match record:
+        case m.ProducerTaken():
+            return row.taken(record.holder, record.run)
+        case m.ProducerReset():
+            return row.reset(record.holder)
+        case m.SequenceDescribed():
+            return row.with_fingerprint(record.sequence, record.fingerprint)
+        case m.CommittedProducer():  # a run whose record damage has taken takes over
+            return row.taken(record.holder, record.run).committed(record.sequence)

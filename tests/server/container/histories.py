@@ -475,8 +475,8 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
             for each in state.transactions.values()
         },
         "transaction_names": _numbers_by_name(state.transactions, [each.name for each in state.transactions.values()]),
-        "producers": {each.number: (each.writer_id, each.row) for each in state.producers.values()},
-        "producer_ids": _numbers_by_name(state.producers, [each.writer_id for each in state.producers.values()]),
+        "producers": {each.number: each.row for each in state.producers.values()},
+        "producer_ids": _numbers_by_name(state.producers, [each.name for each in state.producers.values()]),
         "open": sorted(state.open_transactions.by_number),
         "horizon": state.scalars.horizon,
         "counts": {kind: len(cache) for kind, cache in state.caches.items()},

@@ -116,7 +116,9 @@ async def test_a_record_that_does_not_fit_is_refused_before_it_is_logged(tmp_pat
         number, part_id = await transaction_with_part(streams, transactions)
         writer = await WriterCommands(container).open("till")
         transactions.producers.begin(Producer("query", "h", "r", 0), None)
-        producer = container.state.admitted_producers["query"].number
+        admitted = container.state.admitted.producers.find("query")
+        assert admitted is not None
+        producer = admitted.number
         await container.in_flight.settled()
         target_id, source_id, stream_id = target.segment_id, source.segment_id, stream.stream_id
         whole = [m.SegmentRangeRecord(9000, 0, KEY_SPACE - 1)]

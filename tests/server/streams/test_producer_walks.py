@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import SystemRandom
+from typing import Any
 
 import pytest
 
 from millrace.model.errors import MillraceError
 from millrace.model.producer import Producer, ProducerRow, ProducerVerdict
 from millrace.model.transaction import TransactionState
-from millrace.server.container.kind import RecordStep
+from millrace.server.container import container
 from millrace.server.container.kinds import KINDS
-from millrace.server.container.state import apply_transactions
+from millrace.server.container.state import apply
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.streams import producer_commands, transaction_commands
 from millrace.server.streams.producer_commands import ProducerCommands
@@ -110,7 +112,9 @@ def the_holder_is_compared_before_the_run(patch: Patch) -> None:
 
 @mutant
 def a_reset_forgets_the_runs_before(patch: Patch) -> None:
-    patch.setattr(ProducerRow, "reset", lambda row, holder: ProducerRow(holder=holder))
+    patch.setattr(
+        ProducerRow, "reset", lambda row, holder: replace(row, holder=holder, run="", last_sequence=-1, fenced=())
+    )
 
 
 @mutant
@@ -124,9 +128,9 @@ def what_is_committed_takes_nothing_over(patch: Patch) -> None:
     take_over = ProducerCommands._take_over
 
     def taken(self: ProducerCommands, producer: Producer, address: str) -> None:
-        known = self._find(producer.writer_id)
-        if known is not None and known.admitted.at_begin(producer) is ProducerVerdict.STORED:
-            refusal = producer_commands._refusal(ProducerVerdict.STORED, known.admitted, producer)
+        row = self._admitted.find(producer.writer_id)
+        if row is not None and row.at_begin(producer) is ProducerVerdict.STORED:
+            refusal = producer_commands._refusal(ProducerVerdict.STORED, row, producer)
             assert refusal is not None
             raise refusal
         take_over(self, producer, address)
@@ -161,22 +165,27 @@ def a_refused_commit_drops_nothing(patch: Patch) -> None:
 
 @mutant
 def a_takeover_is_not_applied(patch: Patch) -> None:
-    patch.setitem(KINDS.records, m.ProducerTaken, RecordStep(lambda batch, record: None))
+    patch.setitem(KINDS.transitions, m.ProducerTaken, ())
 
 
 @mutant
 def a_reset_is_not_applied(patch: Patch) -> None:
-    patch.setitem(KINDS.records, m.ProducerReset, RecordStep(lambda batch, record: None))
+    patch.setitem(KINDS.transitions, m.ProducerReset, ())
 
 
 @mutant
 def a_commit_does_not_store_the_sequence(patch: Patch) -> None:
-    patch.setattr(apply_transactions, "commit_producer", lambda state, committed: None)
+    patch.setitem(KINDS.transitions, m.TransactionCommitted, ())
+
+
+@mutant
+def the_durable_view_does_not_move(patch: Patch) -> None:
+    patch.setattr(apply, "move_rows", lambda batch: None)
 
 
 @mutant
 def the_view_of_what_is_queued_does_not_move(patch: Patch) -> None:
-    patch.setattr(ProducerCommands, "admit", lambda self, committed: None)
+    patch.setattr(container, "move_rows", lambda batch: None)
 
 
 @mutant
@@ -189,9 +198,8 @@ def a_new_run_joins_what_the_old_one_began(patch: Patch) -> None:
     )
 
 
-def _with(row: ProducerRow, **changes: object) -> ProducerRow:
-    fields = {name: getattr(row, name) for name in ("holder", "run", "last_sequence", "fenced")}
-    return ProducerRow(**{**fields, **changes})
+def _with(row: ProducerRow, **changes: Any) -> ProducerRow:
+    return replace(row, **changes)
 
 
 @pytest.mark.slow

@@ -28,11 +28,11 @@ def test_a_producer_comes_with_its_first_run_and_changes_with_its_records() -> N
     assert state.transactions[20].producer is None
     apply(state, m.ProducerTaken(number=7, producer_id="w", holder="h", run="r2"))
 
-    assert [(each.number, each.writer_id, each.row) for each in state.producers.values()] == [
-        (7, "w", ProducerRow("h", "r2", 5, ("r1",)))
+    assert [(each.number, each.name, each.row) for each in state.producers.values()] == [
+        (7, "w", ProducerRow("h", "r2", 5, ("r1",), number=7, writer_id="w"))
     ]
     apply(state, m.ProducerReset(number=7, producer_id="w", holder="x"))
-    assert state.producers[7].row == ProducerRow("x", "", -1, ("r1", "r2"))
+    assert state.producers[7].row == ProducerRow("x", "", -1, ("r1", "r2"), number=7, writer_id="w")
     assert state.producers.find("w") is state.producers[7]
 
 
@@ -48,12 +48,12 @@ def test_the_commit_says_it_all_where_damage_took_what_was_before() -> None:
     """So what is in the stream is not committed again."""
     state = new_state()
     apply(state, commit(producers=[COMMITTED]))
-    assert state.producers[7].row == ProducerRow("h", "r1", 5, ())
+    assert state.producers[7].row == ProducerRow("h", "r1", 5, (), number=7, writer_id="w")
 
     state = new_state()
     apply(state, m.ProducerTaken(number=7, producer_id="w", holder="h", run="r0"))
     apply(state, commit(producers=[COMMITTED]))
-    assert state.producers[7].row == ProducerRow("h", "r1", 5, ("r0",))
+    assert state.producers[7].row == ProducerRow("h", "r1", 5, ("r0",), number=7, writer_id="w")
 
 
 def test_a_producer_that_is_idle_is_not_held_in_memory() -> None:

@@ -1,0 +1,124 @@
+"""One step moves both views of a row: the admitted view is the fold of the durable view and all that is in flight."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from millrace.model.producer import Producer, ProducerRow
+from millrace.server.container import container
+from millrace.server.container.state.producer import step
+from millrace.server.container.views import EntityRows, move
+from millrace.server.errors import DecisionMisfitError, TransactionError
+from millrace.server.streams import TransactionCommands, TransactionsOptions
+from millrace.wire import messages as m
+from tests.server.container.histories import apply
+from tests.server.container.states import new_state
+from tests.server.streams.containers import Streams, streams_in
+from tests.support.clock import ManualClock
+from tests.support.storage import MemoryStorage
+from tests.support.views import differences
+
+TAKEN = m.ProducerTaken(number=7, producer_id="w", holder="h", run="r1")
+
+
+def test_an_entity_whose_creation_is_queued_has_an_admitted_row_only() -> None:
+    state = new_state()
+    admitted, durable = state.admitted.producers, state.durable.producers
+    with state.producers.pin([7]):
+        move(admitted, 7, step, TAKEN)
+        row = admitted.find("w")
+        assert row == ProducerRow("h", "r1", number=7, writer_id="w")
+        assert (admitted.get(7), durable.get(7), durable.find("w")) == (row, None, None)
+        assert (len(admitted), len(durable), state.producers.peek(7)) == (1, 0, None)
+
+        apply(state, TAKEN)
+        assert (admitted.get(7), durable.get(7), durable.find("w")) == (row, row, row)
+        assert (len(admitted), len(durable)) == (1, 1)
+
+
+def test_an_entity_whose_deletion_is_queued_has_a_durable_row_only() -> None:
+    state = new_state()
+    apply(state, TAKEN)
+    forgotten = m.ProducersForgotten([7])
+    with state.producers.pin([7]):
+        move(state.admitted.producers, 7, step, forgotten)
+        assert state.admitted.producers.find("w") is None
+        assert state.durable.producers.find("w") is not None
+        apply(state, forgotten)
+        assert (state.durable.producers.find("w"), len(state.admitted.producers)) == (None, 0)
+
+
+def test_the_durable_view_becomes_the_admitted_one_after_a_recovery() -> None:
+    state = new_state()
+    apply(state, TAKEN)
+    apply(state, m.ProducerReset(number=7, producer_id="w", holder="x"))
+    with state.producers.pin([7]):
+        assert state.admitted.producers.get(7) != state.durable.producers.get(7)
+        state.admit_as_durable()
+        assert state.admitted.producers.get(7) == state.durable.producers.get(7) is not None
+
+
+async def walk_producers(streams: Streams, seed: int) -> int:
+    """Decide about producers in random order, with up to 20 decisions in flight; return how many were refused."""
+    random, container = Random(seed), streams.opened.container
+    producers = TransactionCommands(container, streams.controller, options=TransactionsOptions()).producers
+    refused = 0
+    for _ in range(200):
+        writer_id, run = f"w{random.randrange(4)}", f"r{random.randrange(6)}"
+        row = container.state.admitted.producers.find(writer_id)
+        try:
+            match random.randrange(5):
+                case 0 if not producers.is_leaving(writer_id):
+                    producers.begin(Producer(writer_id, f"h{random.randrange(2)}", run, random.randrange(9)), None)
+                case 1 if row is not None:
+                    record = m.ProducerReset(number=row.number, producer_id=writer_id, holder="")
+                    container.log_decision(record)
+                case 2 if row is not None:
+                    described = m.SequenceDescribed(
+                        number=row.number, producer_id=writer_id, sequence=random.randrange(9), fingerprint=run
+                    )
+                    container.log_decision(described)
+                case 3 if row is not None and container.state.durable.producers.find(writer_id) is not None:
+                    producers.forget([row])
+                case 4:
+                    number = container.state.take_id() if row is None else row.number + random.randrange(2)
+                    container.log_decision(m.ProducerTaken(number=number, producer_id=writer_id, holder="h0", run=run))
+                case _:
+                    pass
+        except (DecisionMisfitError, TransactionError):
+            refused += 1
+        assert differences(container) == []
+        if len(container.in_flight) >= 20 or not random.randrange(8):
+            await container.in_flight.settled()
+            assert differences(container) == []
+        await asyncio.sleep(0)
+    return refused
+
+
+@pytest.mark.asyncio
+async def test_the_admitted_view_is_the_fold_of_what_is_in_flight(tmp_path: Path) -> None:
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        assert [await walk_producers(streams, seed) > 0 for seed in range(5)] == [True] * 5
+        assert not streams.opened.container.state.quarantine
+
+
+@pytest.mark.asyncio
+async def test_an_admitted_row_that_is_not_moved_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "move_rows", lambda batch: None)
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        opened = streams.opened.container
+        opened.log_decision(m.ProducerTaken(number=opened.state.take_id(), producer_id="w", holder="h", run="r"))
+        assert differences(opened) != []
+        await opened.in_flight.settled()
+        assert differences(opened) == []
+        opened.stop()
+
+
+def test_the_row_of_an_entity_that_is_not_durable_is_not_read() -> None:
+    entity = EntityRows(7, "w", ProducerRow())
+    assert entity.row == ProducerRow()
+    entity.durable = None
+    with pytest.raises(AssertionError, match="creation is queued"):
+        _ = entity.row
