@@ -86,7 +86,10 @@ class EntityLoader:
 
     def is_resident(self, required: m.Required) -> bool:
         """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
-        return all(cache.is_resident(key) for cache, keys, _ in self._state.named(required) for key in keys)
+        for cache, keys, _ in self._state.named(required):
+            if not all(map(cache.is_resident, keys)):
+                return False
+        return True
 
     async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> bool:
         """Pin entities of one kind; return whether some had to be waited for."""
