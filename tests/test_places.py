@@ -354,7 +354,7 @@ def test_a_truncated_place_names_places_that_can_be_read(shop: Shop) -> None:
 
 def test_reversed_places_can_be_exchanged(shop: Shop) -> None:
     for start, end in (("tail", "head"), ("1h ago", "2020-01-31")):
-        with pytest.raises(CutOrderError, match="exchange them"):
+        with pytest.raises(CutOrderError, match="swap them"):
             shop.client.plan_ranges(STREAM, start=start, end=end)
         shop.client.plan_ranges(STREAM, start=end, end=start)
 

@@ -1,10 +1,10 @@
-"""Cuts that the server keeps under a name: bookmarks and cursors.
+"""Saved cuts: bookmarks and cursors, stored on the server by name.
 
-A *bookmark* is a place worth finding again. A *cursor* says how far a consumer has come: retention by consumption drops
-nothing that a cursor has not passed, and `explain_stream` names the cursor that holds bytes back. Each kind has names
-of its own.
+A *bookmark* marks a position. A *cursor* is the position of a consumer: retention by consumption deletes no event that
+a cursor has not passed, and `explain_stream` names the cursor that holds bytes back. A bookmark and a cursor may have
+the same name.
 
-Setting a cursor is part of reading, so it outlives outages as a reader does.
+Setting a cursor is part of reading, so it waits out outages as a reader does.
 """
 
 import math
@@ -28,16 +28,16 @@ HOLD_S_LIMIT: Final = (1 << 32) - 1
 UseCuts = Callable[
     [str, Sequence[Place], Callable[[list[StreamCut]], Awaitable[list[StreamCut]]]], Awaitable[list[StreamCut]]
 ]
-"""Resolves cuts of a stream and asks the server something of them, again if it is truncated in between."""
+"""Resolves places of a stream and sends a request with the cuts; repeats both if the stream was truncated meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SavedCut(ShortRepr):
-    """A cut under a name.
+    """A named cut on the server.
 
     Attributes:
         saved_us: when it was saved, in Unix microseconds of the server's clock.
-        hold_s: a cursor is forgotten when it was not set for so long; 0: never.
+        hold_s: the cursor expires if it is not set for this long; 0 for never.
     """
 
     name: str
@@ -47,7 +47,7 @@ class SavedCut(ShortRepr):
 
 
 class CutList(list[SavedCut]):
-    """Saved cuts in the order of their names. A list, which notebooks show as a table."""
+    """Saved cuts, sorted by name. Notebooks show the list as a table."""
 
     def _repr_html_(self) -> str:
         rows = [(saved.name, saved.cut, shown_time(saved.saved_us)) for saved in self]
@@ -58,7 +58,7 @@ class _SavedCuts(Handle):
     """The saved cuts of one kind of one stream.
 
     Args:
-        save_timeout_s: of the request that saves a cut, instead of `request_timeout_s` of the options.
+        save_timeout_s: time limit of the request that saves a cut, instead of `request_timeout_s` of the options.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class _SavedCuts(Handle):
         yield f"of {self.stream} at {self._channel.address}"
 
     async def list(self) -> CutList:
-        """Return all of them, in the order of their names.
+        """Return all, sorted by name.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
+            StreamNotFoundError: the stream does not exist.
         """
         return CutList(
             SavedCut(
@@ -91,14 +91,14 @@ class _SavedCuts(Handle):
         )
 
     async def get(self, name: str) -> StreamCut | None:
-        """Return the cut of that name, None if there is none."""
+        """Return the cut with a name, None if it does not exist."""
         return next((saved.cut for saved in await self.list() if saved.name == name), None)
 
     async def forget(self, name: str) -> bool:
-        """Forget the one of that name; False if there is none.
+        """Delete the saved cut with a name; False if it does not exist.
 
         Raises:
-            StreamNotFoundError: there is no such stream.
+            StreamNotFoundError: the stream does not exist.
         """
         return bool((await self._channel.request(m.ForgetCut(self.stream, int(self._kind), name))).changed)
 
@@ -133,19 +133,19 @@ class Bookmarks(_SavedCuts):
         self._open_reader = open_reader
 
     async def save(self, name: str, cut: Place = TAIL) -> StreamCut:
-        """Keep a cut under a name, in place of the bookmark of that name; return it, resolved.
+        """Save a cut under a name, replacing a bookmark of that name; return the resolved cut.
 
         Args:
-            cut: a place, as a cut or in words: see `Place`.
+            cut: a place, as a cut or in words; see `Place`.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
-            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
+            InvalidArgumentError: the name is invalid, or the stream has too many saved cuts.
         """
         return (await self._put({name: cut}))[name]
 
     async def save_many(self, cuts: Mapping[str, Place]) -> dict[str, StreamCut]:
-        """Keep cuts under names in one step; return them, resolved. Raises like `save`, and then none was kept."""
+        """Save several cuts atomically; return the resolved cuts. Raises like `save`; then none was saved."""
         return await self._put(cuts)
 
     async def save_when(
@@ -156,28 +156,28 @@ class Bookmarks(_SavedCuts):
         start: Place = HEAD,
         end: Place | None = None,
     ) -> StreamCut:
-        """Keep the cut at which a condition begins to hold, under a name; return it.
+        """Save the cut before the first events that meet a condition; return it.
 
-        It is before the first event of each segment that meets the condition. None before the cut does. Where segments
-        are split or merged before one has come, those that replace them are searched; of segments that are merged with
-        one that has it, the cut is at their ends. The same history always has the same cut.
+        In each segment, the cut is before the first event that meets the condition, so no event before the cut meets
+        it. If a segment is split or merged before it has such an event, its successors are searched; if a segment is
+        merged with one that has such an event, the cut is at its end. The same history always yields the same cut.
 
-        It waits for events, however long that takes, and nothing is saved before all segments have one: a condition
-        that every segment will meet some day, such as a time or a version, is what this is for. To cancel it, or to end
-        the program, is safe: another call finds the same.
+        The call waits for events without a time limit, and saves nothing before every segment has a match. Use it for
+        a condition that every segment meets eventually, such as a time or a version. It is safe to cancel, or to kill
+        the program: another call finds the same cut.
 
         Args:
-            holds: asked of each event once, in the event loop, in the order of each key, and of no event of a segment
-                after the first one that meets it. What it raises is raised, and nothing is saved.
-            start: where to begin; what is before it is not asked about.
-            end: where to give up: the cut is there in the segments in which nothing before it meets the condition.
-                None waits, until the stream is sealed.
+            holds: the condition. It is called once per event, in the event loop, in the order of each key, and for no
+                event of a segment after its first match. If it raises, nothing is saved.
+            start: where the search begins.
+            end: where the search ends: in segments without a match before it, the cut is at `end`. None searches until
+                the stream is sealed.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError, CutOrderError: a cut does not fit the stream; or
-                it was truncated before all was found.
-            InvalidArgumentError: the name is none, or the stream has too many saved cuts.
-            StreamNotFoundError: there is no such stream, or it was deleted.
+                the stream was truncated during the search.
+            InvalidArgumentError: the name is invalid, or the stream has too many saved cuts.
+            StreamNotFoundError: the stream does not exist, or was deleted.
         """
         part = Slice(self.stream, start=start, end=end)
         return await self.save(name, await cut_before_first(self._open_reader, part, holds))
@@ -187,27 +187,27 @@ class Cursors(_SavedCuts):
     """The cursors of a stream: `client.cursors(stream)`."""
 
     async def set(self, name: str, cut: Place = HEAD, *, hold_s: float | None = None) -> StreamCut:
-        """Record how far a consumer has read; retention by consumption keeps all after the cut. Return it, resolved.
+        """Set or create a cursor: retention by consumption keeps all events after it. Return the resolved cut.
 
-        Waits while the server is away, for `outage_timeout_s` of the client's options. Cancelling forgets the outcome.
+        Waits out an outage of the server for up to `outage_timeout_s` of the client's options. If cancelled, the cursor
+        may or may not be set.
 
         Args:
-            hold_s: the server forgets the cursor when it was not set for so many seconds, not counting those in which
-                no server ran: for a consumer that may end without a word. At most 2^32 - 1; None is never. A stream
-                that retains everything may keep the cursor for longer.
+            hold_s: the cursor expires if it is not set for this many seconds of server uptime, for a consumer that may
+                disappear. At most 2^32 - 1; None for never. A stream that retains everything may keep it for longer.
 
         Raises:
             CutInvalidError, CutTruncatedError, OffsetBeyondEndError: the cut does not fit the stream.
-            InvalidArgumentError: the name is none, `hold_s` is, or the stream has too many saved cuts.
+            InvalidArgumentError: the name or `hold_s` is invalid, or the stream has too many saved cuts.
         """
         return (await self.set_many({name: cut}, hold_s=hold_s))[name]
 
     async def set_many(self, cuts: Mapping[str, Place], *, hold_s: float | None = None) -> dict[str, StreamCut]:
-        """Record how far several consumers have read, by their names, in one step; return the cuts, resolved.
+        """Set several cursors atomically, by name; return the resolved cuts.
 
-        Retention by consumption sees all of them or none: nothing is dropped that one of them has not passed. Raises
-        like `set`, and then nothing was recorded.
+        Retention by consumption sees all of them or none, so it deletes no event that one of them has not passed.
+        Raises like `set`; then no cursor was set.
         """
         if hold_s is not None and not 0 < hold_s < HOLD_S_LIMIT:
-            raise InvalidArgumentError(f"hold_s={hold_s} is not above 0 and below 2^32")
+            raise InvalidArgumentError(f"hold_s={hold_s} must be above 0 and below 2^32")
         return await self._put(cuts, hold_s=hold_s or 0)

@@ -1,4 +1,4 @@
-"""Cuts of streams: checked, resolved and searched for, also while a stream is truncated under the search."""
+"""Cuts of streams: resolves and checks them, and searches streams, which may be truncated during the search."""
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, TypeVar
@@ -34,10 +34,11 @@ SAVED_KINDS: Final = {SavedKind.BOOKMARK: m.CutKind.BOOKMARK, SavedKind.CURSOR: 
 
 
 class Cuts:
-    """Finds cuts in the streams of one server. Cancelling any of its searches is safe.
+    """Finds cuts in the streams of one server. All searches are safe to cancel.
 
     Args:
-        timeout_s: of each request, instead of `request_timeout_s` of the options; those of a search keep the latter.
+        timeout_s: time limit of each request, instead of `request_timeout_s` of the options; the reads of a search keep
+            the latter.
     """
 
     def __init__(self, *, writes: Channel, reads: Channel, timeout_s: float | None = None) -> None:
@@ -46,7 +47,7 @@ class Cuts:
         self.reads = reads
 
     async def resolve(self, cut: Cut, info: StreamInfo, *, key: str | None = None) -> StreamCut:
-        """Return a cut, checked; segments that the stream no longer has are looked up in its history.
+        """Return a cut, checked against the stream; truncated segments are looked up in its history.
 
         Args:
             key: see `resolve_cut`.
@@ -64,11 +65,11 @@ class Cuts:
     async def choose(
         self, choice: CutChoice, info: StreamInfo, *, is_end: bool = False, key: str | None = None
     ) -> StreamCut:
-        """Return a cut as `resolve` does, or the cut at a time, or one that the server keeps under a name.
+        """Resolve a cut, a time, or the name of a saved cut.
 
         Raises:
-            CutInvalidError: there is none of that name.
-            SegmentTruncatedError, SegmentNotFoundError: some of the stream was truncated during the search.
+            CutInvalidError: the stream has no saved cut of that name.
+            SegmentTruncatedError, SegmentNotFoundError: a part of the stream was truncated during the search.
         """
         choice = self.fixed(choice)
         if isinstance(choice, SavedPlace):
@@ -79,26 +80,26 @@ class Cuts:
         return await find(self.reads, info, choice.unix_us)
 
     def fixed(self, choice: CutChoice) -> Cut | TimeCut | SavedPlace:
-        """Return a choice that means the same whenever it is used: a time ago as that of now."""
+        """Return a choice that no longer depends on the clock: a time span ago becomes a time."""
         return choice.at(self.reads.clock.time_ns() // 1000) if isinstance(choice, PastCut) else choice
 
     async def saved(self, place: SavedPlace, stream: str) -> StreamCut:
-        """Return the cut that the server keeps for a stream under a name.
+        """Return a saved cut of a stream.
 
         Raises:
-            CutInvalidError: there is none of that name.
-            StreamNotFoundError: there is no such stream.
+            CutInvalidError: the stream has no saved cut of that name.
+            StreamNotFoundError: the stream does not exist.
         """
         kind = SAVED_KINDS[place.kind]
         for saved in (await self._writes.request(m.ListCuts(stream), timeout_s=self._timeout_s)).cuts:
             if saved.kind == kind and saved.name == place.name:
                 return StreamCut.of(stream, {id_: (offset, index) for id_, offset, index in saved.positions})
         raise CutInvalidError(
-            f"{stream} has no {place.kind.value} {place.name!r}; `millrace cut list {stream}` shows what it has"
+            f"{stream} has no {place.kind.value} {place.name!r}; `millrace cut list {stream}` lists the saved cuts"
         )
 
     async def bounds(self, part: Slice, info: StreamInfo) -> tuple[StreamCut, StreamCut | None]:
-        """Return the cuts between which a stream is to be read. Raises like `choose`.
+        """Return the cuts between which to read a stream. Raises like `choose`.
 
         Raises:
             CutOrderError: the start is after the end.
@@ -106,7 +107,7 @@ class Cuts:
         start, key = self.fixed(part.start), part.key
         end = None if part.end is None else self.fixed(part.end)
         if isinstance(start, TimeCut) and isinstance(end, TimeCut) and start.unix_us > end.unix_us:
-            raise CutOrderError(f"the start, {start}, is after the end, {end}; exchange them")
+            raise CutOrderError(f"the start, {start}, is after the end, {end}; swap them")
         first = await self.choose(start, info, key=key)
         last = None if end is None else await self.choose(end, info, is_end=True, key=key)
         if last is not None:
@@ -114,22 +115,22 @@ class Cuts:
         return first, last
 
     async def fetch(self, stream: str, *, replaced_from: int = 0) -> StreamInfo:
-        """Return what a stream is now.
+        """Return the current description of a stream.
 
         Args:
-            replaced_from: as in `fetch_description`.
+            replaced_from: see `fetch_description`.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: the stream does not exist.
         """
         return await fetch_stream(
             self._writes, checked_stream_name(stream), replaced_from=replaced_from, timeout_s=self._timeout_s
         )
 
     async def use(self, stream: str, choices: Sequence[Place], use: Callable[[list[StreamCut]], Awaitable[R]]) -> R:
-        """Return what the server answers about cuts; about HEAD, TAIL and times as they are when it does.
+        """Resolve places, and return the result of `use` with the cuts; retry if HEAD was truncated meanwhile.
 
-        A time is the cut before which no event is of that time or newer.
+        A time resolves to the cut with no event of that time or newer before it.
         """
         wanted = [chosen(choice) for choice in choices]
 
@@ -143,14 +144,14 @@ class Cuts:
             except CutTruncatedError:
                 if all(isinstance(choice, StreamCut) for choice in wanted):
                     raise
-                # The stream was truncated since it was fetched: HEAD is at another place now.
+                # The stream was truncated after it was fetched: HEAD has moved.
 
     async def find(self, stream: str, choice: CutChoice) -> StreamCut:
-        """Return the cut of a stream that is meant, as it is now. Raises like `choose`."""
+        """Resolve a choice for a stream, now. Raises like `choose`."""
         return await self.search(stream, lambda info: self.choose(choice, info))
 
     async def search(self, stream: str, search: Callable[[StreamInfo], Awaitable[R]]) -> R:
-        """Return what a search finds in a stream, also if the stream is truncated under it."""
+        """Run a search in a stream, and repeat it if the stream is truncated during the search."""
         info = await self.fetch(stream)
         while True:
             try:
@@ -165,7 +166,7 @@ class Cuts:
 
 
 class CutRequest:
-    """A cut to be asked for: `await` it for the one that `stream_cut` was asked for, or one of its methods."""
+    """A request for a cut: `await` it, or one of its methods."""
 
     def __init__(self, cuts: Cuts, stream: str, ask: Callable[["CutRequest"], Awaitable[StreamCut]]) -> None:
         self._cuts = cuts
@@ -173,36 +174,36 @@ class CutRequest:
         self._ask = ask
 
     def __await__(self) -> Generator[Any, Any, StreamCut]:
-        """Return the cut that was asked for."""
+        """Return the cut that the arguments of `stream_cut` describe."""
         return self._ask(self).__await__()
 
     async def tail(self) -> StreamCut:
-        """Return the cut after everything that is durable now."""
+        """Return the cut after all events that are durable now."""
         return (await self._cuts.fetch(self._stream, replaced_from=m.NOT_REPLACED)).tail()
 
     async def head(self) -> StreamCut:
-        """Return the cut before everything that is left."""
+        """Return the cut before the first remaining event."""
         return (await self._cuts.fetch(self._stream)).head()
 
     async def at_time(self, when: Place, *, as_end: bool = False) -> StreamCut:
-        """Return the cut at an event time, as a start: no event with this timestamp or a newer one lies before it.
+        """Return the cut at an event time, as a start: no event with this timestamp or a newer one is before it.
 
-        Timestamps need not ascend: events that are older may lie after it. Where none does, it is the place before the
-        first event of that time or newer, of all keys.
+        If timestamps do not ascend, older events may be after the cut. If they ascend, the cut is exactly before the
+        first event of that time or newer.
 
         Args:
-            when: Unix microseconds, a datetime or a date (UTC where it names no zone), how long ago as a timedelta,
-                or a text that names one of these.
-            as_end: return the cut as an end: no event with an older timestamp lies after it, of those that are durable
-                now. Where timestamps ascend in each segment it is the same cut.
+            when: Unix microseconds, a datetime or a date (UTC without a zone), a timedelta before now, or a text for
+                one of these.
+            as_end: return the cut as an end: no durable event with an older timestamp is after it. If timestamps ascend
+                in each segment, it is the same cut.
         """
         choice = self._cuts.fixed(chosen_time(when))
         return await self._cuts.search(self._stream, lambda info: self._cuts.choose(choice, info, is_end=as_end))
 
     async def after_events(self, count: int, *, start: Place = HEAD) -> StreamCut:
-        """Return a cut with exactly so many events between `start` and it, or the tail where there are fewer.
+        """Return the cut exactly `count` events after `start`, or the tail if there are fewer.
 
-        Of segments that are read side by side each gives a share of them, by what it holds.
+        Segments that are read in parallel contribute in proportion to their events.
 
         Raises like `reader`.
         """
@@ -214,9 +215,9 @@ class CutRequest:
         return await self._cuts.search(self._stream, find)
 
     async def after_bytes(self, size_bytes: int, *, start: Place = HEAD) -> StreamCut:
-        """Return a cut about so many bytes after `start`, at borders of blocks, or the tail where there are fewer.
+        """Return the cut at most `size_bytes` after `start`, at borders of blocks, or the tail if there are fewer.
 
-        Never more, and of each segment that is read side by side less than a block fewer. Raises like `reader`.
+        In each segment that is read in parallel, it is less than one block short. Raises like `reader`.
         """
 
         async def find(info: StreamInfo) -> StreamCut:

@@ -1,4 +1,4 @@
-"""Opening readers: of one stream or a slice of it, of several, and of all that match patterns."""
+"""Opens readers of one stream or slice, of several streams, and of streams that match patterns."""
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,12 +20,12 @@ from millrace.wire.limits import LIST_PAGE_COUNT_MAX
 from .cuts import Cuts
 
 Choices = Place | Mapping[str, Place]
-"""One for all streams, or one for each, by its name."""
+"""One place for all streams, or a mapping by name."""
 StreamList = list[str] | list[Slice] | list[str | Slice]
 
 
 class ReadOne(TypedDict, total=False):
-    """How one stream is read: see `Client.reader`."""
+    """Arguments for one stream; see `Client.reader`."""
 
     start: Place
     end: Place | None
@@ -34,7 +34,7 @@ class ReadOne(TypedDict, total=False):
 
 
 class ReadSeveral(TypedDict, total=False):
-    """How several streams are read: see `Client.reader`."""
+    """Arguments for several streams; see `Client.reader`."""
 
     start: Choices
     end: Choices | None
@@ -57,7 +57,7 @@ class Readers:
             return info, *await self._cuts.bounds(part, info)
 
         if part.end is None and part.start in (HEAD, TAIL):
-            # What was replaced before the tail is not read; what is after the head, the reader asks for on its way.
+            # Segments replaced before the tail are not read; successors of the head are fetched as the reader proceeds.
             place = m.AT_HEAD if part.start is HEAD else m.NOT_REPLACED
             found = await resolve(await self._cuts.fetch(part.stream, replaced_from=place))
         else:
@@ -97,7 +97,7 @@ class Readers:
                 return slices[name]
             first = start.get(name, HEAD) if isinstance(start, Mapping) else start
             if isinstance(end, Mapping) and name not in end:
-                raise InvalidArgumentError(f"no end is given for {name}")
+                raise InvalidArgumentError(f"the mapping of ends has no entry for {name}")
             last = end[name] if isinstance(end, Mapping) else end
             return slice_of(name, start=HEAD if is_new else first, end=last, key=key)
 
@@ -109,27 +109,27 @@ class Readers:
             await self._at_one_moment([part_of(name) for name in names], named=selection.names),
             named=selection.names,
             open_reader=self.open,
-            # With an end, what is read is known now.
+            # With an end, the set of streams is fixed.
             discover=discover if selection.patterns and end is None else None,
             options=options,
         ) as reader:
             yield reader
 
     def _fixed(self, choices: Choices) -> CutChoice | Mapping[str, CutChoice]:
-        """Return choices of which those of a time ago mean that of one moment for all streams."""
+        """Return choices in which time spans ago are resolved to times, the same for all streams."""
         if isinstance(choices, Mapping):
             return {name: self._cuts.fixed(chosen(choice)) for name, choice in choices.items()}
         return self._cuts.fixed(chosen(choices))
 
     async def names(self, selection: Selection) -> list[str]:
-        """Return the names of a selection: those given, and those of the streams that match a pattern now."""
+        """Return the names of a selection: the given ones, and those that match a pattern now."""
         names = dict.fromkeys(selection.names)
         for prefix in selection.prefixes:
             names.update(dict.fromkeys([name async for name in self.listed(prefix) if selection.matches(name)]))
         return list(names)
 
     async def listed(self, prefix: str, *, tag: str = "", after: str = "") -> AsyncIterator[str]:
-        """Yield the names of streams in their order, as `StreamControl.list_streams`."""
+        """Yield the names of streams in ascending order; see `StreamControl.list_streams`."""
         while True:
             page = await self._writes.request(m.ListStreams(prefix, after, LIST_PAGE_COUNT_MAX, tag))
             for name in page.names:
@@ -139,15 +139,15 @@ class Readers:
             after = page.names[-1].name
 
     async def tails(self, names: Iterable[str], *, named: Collection[str]) -> dict[str, StreamCut]:
-        """Return the tails of streams, all as of one moment of the server.
+        """Return the tails of streams, all at one moment.
 
         Args:
-            names: those that are there, or were when they were listed.
-            named: those of them that must be there; what else was deleted since is left out.
+            names: the streams; some may have been deleted since they were listed.
+            named: the streams that must exist; other deleted streams are left out.
 
         Raises:
-            StreamNotFoundError: there is no stream of one of the names in `named`.
-            InvalidArgumentError: they are more than one reply can hold.
+            StreamNotFoundError: a stream in `named` does not exist.
+            InvalidArgumentError: too many streams for one reply.
         """
         left = dict.fromkeys(names)
         while True:
@@ -164,9 +164,9 @@ class Readers:
             }
 
     async def _at_one_moment(self, parts: Sequence[Slice], *, named: Collection[str]) -> list[Slice]:
-        """Return slices with the tail, where one starts or ends there, as it is of all of them at one moment.
+        """Return slices in which TAIL is replaced by the tails of all streams at one moment.
 
-        Those of streams that are gone, and need not be there, are left out.
+        Slices of deleted streams that are not in `named` are left out.
         """
         names = [part.stream for part in parts if TAIL in (part.start, part.end)]
         tails = await self.tails(names, named=named) if names else {}
@@ -183,6 +183,6 @@ class Readers:
 
 
 def _check_names(choices: Mapping[str, Place], selection: Selection) -> None:
-    strangers = [name for name in choices if name not in selection.names and not selection.matches(name)]
-    if strangers:
-        raise InvalidArgumentError(f"cuts are given for streams that are not read: {', '.join(strangers)[:200]}")
+    unread = [name for name in choices if name not in selection.names and not selection.matches(name)]
+    if unread:
+        raise InvalidArgumentError(f"cuts are given for streams that are not read: {', '.join(unread)[:200]}")

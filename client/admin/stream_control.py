@@ -1,4 +1,4 @@
-"""The streams of a server: made, described, changed, scaled, truncated and deleted; and cuts of them."""
+"""Management of streams: create, describe, update, scale, truncate, delete; and cuts of streams."""
 
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator
@@ -30,7 +30,7 @@ _STATES: Final = {
 
 
 class StreamControl(Handle):
-    """What a client does with streams as a whole: a base of `Client`."""
+    """The calls of `Client` that manage streams; its base class."""
 
     def __init__(self, *, writes: Channel, reads: Channel) -> None:
         self._writes = writes
@@ -47,15 +47,15 @@ class StreamControl(Handle):
     async def create_stream(
         self, name: str, configuration: StreamConfig | None = None, *, cursors: Iterable[str] = ()
     ) -> bool:
-        """Create a stream; False if there was one of that name, of which nothing is then changed.
+        """Create a stream; False, and no change, if a stream of that name exists.
 
         Args:
-            cursors: names of cursors at its head. They are there from the start: retention by consumption keeps for
-                each of these consumers all that is written, whenever it comes. See `cursors(name).set_many`, too.
+            cursors: names of cursors to create at its head. Because they exist from the beginning, retention by
+                consumption keeps every event for each of these consumers. See also `cursors(name).set_many`.
 
         Raises:
             InvalidNameError: the name is not of the form scope/name.
-            InvalidArgumentError: a name of a cursor is none, or given twice.
+            InvalidArgumentError: the name of a cursor is invalid, or given twice.
         """
         configuration = StreamConfig() if configuration is None else _checked(configuration)
         count = configuration.scaling.segment_count
@@ -65,31 +65,31 @@ class StreamControl(Handle):
         return bool((await self._writes.request(request)).created)
 
     async def stream_info(self, name: str) -> StreamInfo:
-        """Return what a stream is now.
+        """Return the current description of a stream.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: the stream does not exist.
         """
         return await self._cuts.fetch(name)
 
     async def list_streams(self, prefix: str = "", *, tag: str = "", after: str = "") -> AsyncGenerator[str]:
-        """Yield the names of the streams that start with `prefix` and have the tag, if one is given, in their order.
+        """Yield the names of the streams that start with `prefix` and, if given, have the tag; in ascending order.
 
         Args:
-            after: only names above this one: where an earlier listing was left.
+            after: yield only names above this one, to continue an earlier listing.
         """
         async for name in self._readers.listed(prefix, tag=tag, after=after):
             yield name
 
     async def update_stream(self, name: str, configuration: StreamConfig) -> StreamInfo:
-        """Give a stream another configuration; return what it is then, with its open segments only.
+        """Change the configuration of a stream; return its new description, with its open segments only.
 
-        With a new `ScalingPolicy.fixed(n)` it has n open segments then: some were split, or neighbours merged, and the
-        order per key holds across. A stream that was scaled by hand since stays so while only something else changes,
-        and gets its n segments back from an update that changes nothing. By any other policy, segments change later.
+        A new `ScalingPolicy.fixed(n)` splits segments or merges neighbours at once, until n are open; the order per key
+        is kept. A stream that was scaled by hand keeps its segments if other options change; an update without a change
+        restores the n segments. With other policies, the server scales the stream later.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: the stream does not exist.
         """
         request = m.UpdateStream(checked_stream_name(name), _checked(configuration).to_json())
         return stream_info(await self._writes.request(request))
@@ -97,23 +97,25 @@ class StreamControl(Handle):
     async def scale_stream(
         self, name: str, *, seal: Iterable[int], ranges: Iterable[tuple[Border, Border]]
     ) -> StreamInfo:
-        """Replace segments of a stream by new ones that cover the same keys, in one step.
+        """Replace segments of a stream by new ones that cover the same keys, atomically. Idempotent.
 
-        Return what the stream is then, with its open segments only: what was replaced before does not count.
-        Writers continue in the new ones; readers read them after those that they replace. Repeating it changes nothing.
+        Returns the new description of the stream, with its open segments only. Writers continue in the new segments;
+        readers read them after the replaced ones.
 
         Args:
-            seal: ids of open segments.
-            ranges: keys of each new segment, from one border up to, not with, another: numbers from 0 to 1, or exact
-                integers out of 2^64. A float that is printed as a border of the stream is that border.
+            seal: ids of the open segments to replace.
+            ranges: key range of each new segment: its lower border, and its upper border, which is exclusive. Borders
+                are numbers from 0 to 1, or exact integers out of 2^64. A float that equals a border as it is printed
+                stands for that border.
 
         Raises:
-            StreamNotFoundError, StreamSealedError: there is nothing to scale.
-            InvalidArgumentError: the ranges do not cover exactly what the sealed segments do, or a segment is not open.
+            StreamNotFoundError, StreamSealedError: the stream does not exist, or is sealed.
+            InvalidArgumentError: the ranges do not cover exactly the keys of the sealed segments, or a segment is not
+                open.
         """
         info = stream_info(await fetch_open_segments(self._writes, checked_stream_name(name)))
         sealed_ids = list(seal)
-        # The others are in the history: a scale that is repeated means their borders.
+        # A repeated scale names segments that are sealed by now: their borders are in the history.
         segments: list[StreamPart] = list(info.segments)
         if any(segment_id not in {each.segment_id for each in segments} for segment_id in sealed_ids):
             segments += parts_of_history(await self.stream_history(name))
@@ -124,31 +126,31 @@ class StreamControl(Handle):
         return stream_info(await self._writes.request(m.ScaleStream(name, sealed_ids, borders)))
 
     async def stream_history(self, name: str) -> History:
-        """Return the epochs of a stream, the first one first: what was split and merged, when and why.
+        """Return the epochs of a stream, oldest first: which segments were split and merged, when and why.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: the stream does not exist.
         """
         return History(await fetch_history(self._writes, checked_stream_name(name)))
 
     async def explain_stream(self, name: str) -> dict[str, Any]:
-        """Return what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
+        """Return the state of a stream's policies: inputs, last decisions and waits, and the bytes held by each cursor.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: the stream does not exist.
         """
         reply = await self._writes.request(m.ExplainStream(checked_stream_name(name)))
         facts: dict[str, Any] = json.loads(reply.facts)
         return facts
 
     def bookmarks(self, stream: str) -> Bookmarks:
-        """Return the bookmarks of a stream: named cuts that the server keeps."""
+        """Return the bookmarks of a stream: named cuts, stored on the server."""
         return Bookmarks(
             self._writes, checked_stream_name(stream), use_cuts=self._cuts.use, open_reader=self._readers.open
         )
 
     def cursors(self, stream: str) -> Cursors:
-        """Return the cursors of a stream: how far its consumers have come."""
+        """Return the cursors of a stream: the positions of its consumers, stored on the server."""
         timeout_s = self._writes.options.outage_timeout_s
         cuts = Cuts(writes=self._writes, reads=self._reads, timeout_s=timeout_s)
         return Cursors(
@@ -160,51 +162,52 @@ class StreamControl(Handle):
         )
 
     async def seal_stream(self, name: str, *, force: bool = False) -> StreamInfo:
-        """Let a stream take no more events, forever; sealing it again changes nothing.
+        """Seal a stream: it never accepts events again. Idempotent.
 
-        The transactions that are open over it are aborted, over all of their streams.
+        Open transactions over the stream are aborted, in all of their streams.
 
         Args:
-            force: abort those that are prepared, too.
+            force: abort prepared transactions, too.
 
         Raises:
-            StreamNotFoundError: there is none.
-            TransactionPreparedError: one is prepared, which the error names; nothing is changed.
+            StreamNotFoundError: the stream does not exist.
+            TransactionPreparedError: a transaction, which the text names, is prepared; nothing was changed.
         """
         return await self._whole(await self._writes.request(m.SealStream(checked_stream_name(name), int(force))))
 
     async def _whole(self, reply: m.StreamInfo) -> StreamInfo:
-        """Return what a reply describes, all pages of it."""
+        """Return the description in a reply, completed with its further pages."""
         return await fetch_stream(self._writes, reply.name) if reply.next_epoch else stream_info(reply)
 
     async def release_stream(self, name: str) -> bool:
-        """End the exclusive writer of a stream, and fence it; False if the stream has none.
+        """Fence the exclusive writer of a stream; False if the stream has none.
 
-        From then on the stream takes events from all writers. A program that has it gives it back by `Writer.release`.
+        The stream then accepts events from all writers. The program with the exclusive writer calls `Writer.release`
+        instead.
 
         Raises:
-            StreamNotFoundError: there is none.
+            StreamNotFoundError: the stream does not exist.
         """
         info = await fetch_open_segments(self._writes, checked_stream_name(name))
         return bool((await self._writes.request(m.ReleaseStream(stream_id=info.stream_id))).changed)
 
     async def delete_stream(self, name: str) -> bool:
-        """Delete a sealed stream with everything in it; False if there is none.
+        """Delete a sealed stream with all its events; False if the stream does not exist.
 
         Raises:
-            StreamNotSealedError: it is not sealed.
+            StreamNotSealedError: the stream is not sealed.
         """
         return bool((await self._writes.request(m.DeleteStream(checked_stream_name(name)))).changed)
 
     async def truncate_stream(self, name: str, cut: Place) -> StreamInfo:
-        """Drop the events before a cut: no reader gets them afterwards. Their bytes are deleted later.
+        """Truncate a stream: the events before a cut cannot be read afterwards. Their bytes are deleted later.
 
         Args:
-            cut: a place, as a cut or in words: see `Place`.
+            cut: a place, as a cut or in words; see `Place`.
 
         Raises:
-            CutInvalidError: the cut is one of another stream, or goes through the inside of an append, and then
-                `start_offset` is the border before it.
+            CutInvalidError: the cut belongs to another stream, or is inside of an append; then `start_offset` is the
+                border before it.
             OffsetBeyondEndError: the cut is beyond the end.
         """
 
@@ -229,16 +232,16 @@ class StreamControl(Handle):
         start: Place = HEAD,
         as_end: bool = False,
     ) -> CutRequest:
-        """Return a request for a cut: `await client.stream_cut(name)` is the tail as it is now.
+        """Return a request for a cut: `await client.stream_cut(name)` returns the current tail.
 
-        `await client.stream_cut(name).at_time(...)`, `.after_events(...)`, `.after_bytes(...)` and `.head()` are other
-        places, of which the arguments are short forms; see `CutRequest`.
+        `await client.stream_cut(name).at_time(...)`, `.after_events(...)`, `.after_bytes(...)` and `.head()` return
+        other cuts; the arguments are short forms of these. See `CutRequest`.
 
         Raises:
-            InvalidArgumentError: more than one place is asked for.
+            InvalidArgumentError: more than one of the places is given.
         """
         if sum(each is not None for each in (at_time, after_events, after_bytes)) > 1:
-            raise InvalidArgumentError("a cut is at a time, or after so many events, or after so many bytes")
+            raise InvalidArgumentError("give only one of at_time, after_events and after_bytes")
         if at_time is not None:
             return CutRequest(self._cuts, name, lambda request: request.at_time(at_time, as_end=as_end))
         if after_events is not None:
@@ -248,30 +251,30 @@ class StreamControl(Handle):
         return CutRequest(self._cuts, name, CutRequest.tail)
 
     async def stream_cuts(self, streams: Iterable[str]) -> dict[str, StreamCut]:
-        """Return the tails of several streams, given by name or pattern, all as of one moment of the server.
+        """Return the tails of several streams, given by name or pattern, all at one moment.
 
-        What was durable before something else is in these cuts if that is, whatever their streams. A stream that
-        matches a pattern and is deleted meanwhile is left out.
+        The cuts are consistent across streams: if they include an event, they include every event that was durable
+        before it. A stream that matches a pattern and is deleted during the call is left out.
 
         Raises:
-            StreamNotFoundError: there is no stream of one of these names.
-            InvalidArgumentError: they are more than 1,000, or too many segments.
+            StreamNotFoundError: a named stream does not exist.
+            InvalidArgumentError: more than 1,000 streams, or too many segments.
         """
         selection = Selection.of(streams)
         return await self._readers.tails(await self._readers.names(selection), named=selection.names)
 
     async def distance(self, start: Place, end: Place, *, stream: str | None = None) -> Distance:
-        """Return the bytes and events between two places of one stream, each a cut or in words: see `Place`.
+        """Return the bytes and events between two places of one stream, each a cut or words; see `Place`.
 
         Args:
-            stream: needed only where neither is a `StreamCut`, or the text of one.
+            stream: required unless one of the places is a `StreamCut`, or the text of one.
 
         Raises like `reader`.
         """
         first, last = chosen(start), chosen(end)
         names = {cut.stream for cut in (first, last) if isinstance(cut, StreamCut)} | ({stream} if stream else set())
         if len(names) != 1:
-            raise InvalidArgumentError(f"a distance is one inside of one stream, not of {sorted(names) or 'none'}")
+            raise InvalidArgumentError(f"a distance needs exactly one stream, not {', '.join(sorted(names)) or 'none'}")
 
         async def measure(info: StreamInfo) -> Distance:
             places = await self._cuts.choose(first, info), await self._cuts.choose(last, info, is_end=True)
@@ -281,11 +284,11 @@ class StreamControl(Handle):
 
 
 def _checked(configuration: object) -> StreamConfig:
-    """Return a configuration.
+    """Return the configuration, checked.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is not a StreamConfig.
     """
     if not isinstance(configuration, StreamConfig):
-        raise InvalidArgumentError(f"the configuration of a stream is a StreamConfig, not {configuration!r:.120}")
+        raise InvalidArgumentError(f"the configuration of a stream must be a StreamConfig, not {configuration!r:.120}")
     return configuration
