@@ -1,18 +1,18 @@
-"""The client for threads: the same surface, without `await`.
+"""The client for threads: the same API, without `await`.
 
     with millrace.blocking.connect("127.0.0.1:9240") as client:
         client.create_stream("shop/orders")
         with client.writer("shop/orders") as writer:
             writer.write(b"...", key="customer-3").result()
 
-One event loop runs in one background thread for each client; every call hands its work to that loop and waits. Methods
-are derived from those of the async client (`millrace.client.loop_thread`): what is written out here is what differs for
-threads. What is read crosses the threads a block at a time, not an event at a time. A client may be used by many
-threads; a writer too, and each thread's events stay in the order it wrote them. Threads that share a reader share its
-events: each event goes to one of them, and all of them see the end.
-A thread that waits for a reader is ended by closing the client in another one: it sees `ClientClosedError`.
+Each client runs one event loop in one background thread; every call hands its work to that loop and waits. Methods are
+derived from those of the async client (`millrace.client.loop_thread`); this module contains only what differs for
+threads. Readers fetch from the loop a block at a time, not an event at a time. Clients and writers are thread-safe, and
+the events of each thread stay in order. Threads that share a reader share its events: each event goes to one thread,
+and all threads see the end. To stop a thread that waits for a reader, close the client in another thread: the call
+raises `ClientClosedError`.
 
-Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt, and nothing that was read is lost.
+Ctrl-C during a call cancels the call in the loop and raises KeyboardInterrupt; no events are lost.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 class Segments(Blocking[AsyncSegments]):
-    """The segments of a server: see `millrace.client.admin.segments.Segments`."""
+    """The segments of a server. See `millrace.client.admin.segments.Segments`."""
 
     create = waited(AsyncSegments.create)
     append = waited(AsyncSegments.append)
@@ -82,7 +82,7 @@ class Segments(Blocking[AsyncSegments]):
 
 
 class Bookmarks(Blocking[AsyncBookmarks]):
-    """The bookmarks of a stream: see `millrace.client.admin.bookmarks`."""
+    """The bookmarks of a stream. See `millrace.client.admin.bookmarks`."""
 
     save = waited(AsyncBookmarks.save)
     save_many = waited(AsyncBookmarks.save_many)
@@ -93,7 +93,7 @@ class Bookmarks(Blocking[AsyncBookmarks]):
 
 
 class Cursors(Blocking[AsyncCursors]):
-    """The cursors of a stream: see `millrace.client.admin.bookmarks`."""
+    """The cursors of a stream. See `millrace.client.admin.bookmarks`."""
 
     set = waited(AsyncCursors.set)
     set_many = waited(AsyncCursors.set_many)
@@ -103,10 +103,10 @@ class Cursors(Blocking[AsyncCursors]):
 
 
 class _EventSink(Protocol):
-    """What takes events, and may have to be waited for."""
+    """A writer with backpressure."""
 
     async def drain(self) -> None:
-        """Wait for room."""
+        """Wait for room in the buffer."""
         ...
 
 
@@ -116,7 +116,7 @@ W = TypeVar("W", bound=_EventSink)
 def _accepted(
     method: Callable[Concatenate[W, P], "asyncio.Future[T]"],
 ) -> "Callable[Concatenate[Blocking[W], P], concurrent.futures.Future[T]]":
-    """Return the method that waits for room and calls `method`, whose errors it raises; the future is its future."""
+    """Return a method that waits for room, then calls `method` and raises its errors, or returns its future."""
 
     @documented(method)
     def accept(self: Blocking[W], /, *args: P.args, **kwargs: P.kwargs) -> "concurrent.futures.Future[T]":
@@ -133,24 +133,24 @@ def _accepted(
 
 
 class Writer(OpenProxy[AsyncWriter]):
-    """Writes events to one stream: see `millrace.client.write.writer.Writer`.
+    """Writes events to one stream. See `millrace.client.write.writer.Writer`.
 
-    Made, and opened, by `client.writer`. Leaving `with` flushes and closes it; without `with`, call `close`.
+    Made and opened by `client.writer`. Leaving `with` flushes and closes it; without `with`, call `close`.
 
-    Each `write` crosses the threads, which costs tens of microseconds: `write_many` is for many events. Both wait while
-    the buffer of the writer is full; `write_many` raises here and now.
+    Each `write` hands its event to another thread, which costs tens of microseconds: use `write_many` for many events.
+    Both wait while the buffer of the writer is full; `write_many` raises its errors directly.
     """
 
     def __init__(self, loop: LoopThread, writer: AsyncWriter, manager: AbstractAsyncContextManager[Any]) -> None:
         super().__init__(loop, writer, manager)
-        # What threads handed over to the loop, counted under the lock, and what the loop has taken of it.
+        # Bytes that threads have handed to the loop (under the lock), and how many of them the loop has taken.
         self._lock = threading.Lock()
         self._handed_bytes = 0
         self._taken_bytes = 0
 
     @property
     def stream(self) -> str:
-        """The name of its stream."""
+        """The name of the stream."""
         return self._target.stream
 
     def write(
@@ -162,14 +162,14 @@ class Writer(OpenProxy[AsyncWriter]):
         timestamp_us: int | None = None,
         headers: Headers | None = None,
     ) -> "concurrent.futures.Future[WriteResult]":
-        """Take one event; the future is done when it is durable. Waits only while the buffer of the writer is full.
+        """Append one event; the future resolves when the event is durable. Waits only while the buffer is full.
 
-        The events of a thread are written in the order of its calls. If an event is not taken, its future holds the
-        error. `flush` and leaving the writer raise the error too, unless the program has asked the future for it. A
-        call that waits raises the error itself. See `millrace.client.write.writer.Writer.write` for the arguments and
-        the errors.
+        The events of a thread are written in the order of its calls. If an event is rejected, its future raises the
+        error. `flush` and leaving the writer raise the error too, unless the program has retrieved it from the future.
+        A call that waits raises the error itself. See `millrace.client.write.writer.Writer.write` for the arguments
+        and errors.
         """
-        # Copies: the caller may change them before the loop takes the event.
+        # Copied: the caller may change them before the loop takes the event.
         value = owned(value)
         cost_bytes = len(value) + EVENT_COST_BYTES
         if headers:
@@ -207,27 +207,27 @@ class Writer(OpenProxy[AsyncWriter]):
 
     @property
     def last_event_numbers(self) -> dict[int, int]:
-        """The number of the last durable event of this writer in each segment."""
+        """The number of the last durable event of this writer in each segment; 0 if it never wrote there."""
         return self._target.last_event_numbers
 
     @property
     def stored_through(self) -> int:
-        """Everything that was written with a sequence up to this one is durable; -1 if nothing is."""
+        """The highest sequence up to which all events are durable; -1 if none is."""
         return self._target.stored_through
 
     @property
     def pending_bytes(self) -> int:
-        """Size of what was written and is not yet durable, with the cost of its objects."""
+        """Size of the events that are not durable yet, including the memory of their objects."""
         return self._target.pending_bytes
 
     @property
     def known(self) -> bool:
-        """Whether the server had seen the writer id before, and knows what it stored."""
+        """Whether the server knew the writer id, and what it had stored."""
         return self._target.known
 
 
 class Branch(Blocking[AsyncBranch]):
-    """A branch of a transaction: see `millrace.client.transactions.branch.Branch`. Made by `transaction.branch`."""
+    """A branch of a transaction, made by `transaction.branch`. See `millrace.client.transactions.branch.Branch`."""
 
     write = _accepted(AsyncBranch.write)
     write_many = _accepted(AsyncBranch.write_many)
@@ -237,34 +237,34 @@ class Branch(Blocking[AsyncBranch]):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Those of the transaction."""
+        """The streams of the transaction."""
         return self._target.streams
 
     @property
     def append_size_max(self) -> int:
-        """The largest append that the server takes, in bytes, as far as it is known."""
+        """The largest append that the server accepts, in bytes, if known."""
         return self._target.append_size_max
 
     @property
     def number(self) -> int:
-        """The server's own number of the transaction."""
+        """The server's number of the transaction."""
         return self._target.number
 
     @property
     def branch(self) -> int:
-        """The number of this one in the transaction."""
+        """The number of the branch in the transaction."""
         return self._target.branch
 
     @property
     def token(self) -> BranchToken | None:
-        """What a commit takes; None until it is finished."""
+        """The token for the commit; None until the branch is finished."""
         return self._target.token
 
 
 class Transaction(OpenProxy[AsyncTransaction]):
-    """A transaction: see `millrace.client.transactions.transaction.Transaction`.
+    """A transaction. See `millrace.client.transactions.transaction.Transaction`.
 
-    Made, and begun, by `client.transaction`. Each `write` waits for the loop: `write_many` is for many events.
+    Made and begun by `client.transaction`. Each `write` waits for the event loop: use `write_many` for many events.
     """
 
     write = _accepted(AsyncTransaction.write)
@@ -278,7 +278,7 @@ class Transaction(OpenProxy[AsyncTransaction]):
 
     @documented(AsyncTransaction.branch)
     def branch(self) -> Branch:
-        """Return another branch."""
+        """Return a new branch."""
 
         async def make() -> AsyncBranch:
             return self._target.branch()
@@ -287,7 +287,7 @@ class Transaction(OpenProxy[AsyncTransaction]):
 
     @documented(AsyncTransaction.release)
     def release(self) -> None:
-        """Write and renew nothing any more."""
+        """Stop writing and renewing the lease."""
 
         async def release() -> None:
             self._target.release()
@@ -296,7 +296,7 @@ class Transaction(OpenProxy[AsyncTransaction]):
 
     @documented(AsyncTransaction.abandon)
     def abandon(self) -> None:
-        """Abort without waiting for it."""
+        """Abort without waiting for the reply."""
 
         async def abandon() -> None:
             self._target.abandon()
@@ -305,7 +305,7 @@ class Transaction(OpenProxy[AsyncTransaction]):
 
     @documented(AsyncTransaction.advance)
     def advance(self, stream: str, cursor: str, cut: Place, *, expected: Place | None) -> None:
-        """Let a cursor move with the commit."""
+        """Move a cursor with the commit."""
 
         async def advance() -> None:
             self._target.advance(stream, cursor, cut, expected=expected)
@@ -314,44 +314,44 @@ class Transaction(OpenProxy[AsyncTransaction]):
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """That it is over."""
+        """The streams of the transaction."""
         return self._target.streams
 
     @property
     def name(self) -> str | None:
-        """Of the transaction; None if only its number names it."""
+        """The name of the transaction; None if it has none."""
         return self._target.name
 
     @property
     def append_size_max(self) -> int:
-        """The largest append that the server takes, in bytes, as far as it is known."""
+        """The largest append that the server accepts, in bytes, if known."""
         return self._target.append_size_max
 
     @property
     def number(self) -> int:
-        """The server's own, of this transaction."""
+        """The server's number of the transaction."""
         return self._target.number
 
     @property
     def joined(self) -> bool:
-        """Whether it was open, or prepared, before."""
+        """Whether another process, or an earlier run of this one, had begun the transaction before."""
         return self._target.joined
 
     @property
     def state(self) -> TransactionState:
-        """Where it is, as far as this object knows."""
+        """The state that this object last saw."""
         return self._target.state
 
 
 class _EventSource(Protocol):
-    """A reader in the loop."""
+    """A reader in the event loop."""
 
     async def next_events(self) -> list[Event]:
         """Return the events of one block; empty at the end."""
         ...
 
     def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
-        """Return an iterator of the events as record batches."""
+        """Iterate over the events as record batches."""
         ...
 
     has_stream: ClassVar[bool]
@@ -365,14 +365,14 @@ def _arrow_batches_of(source: _EventSource) -> "AsyncIterator[pa.RecordBatch]":
 
 
 class _EventReader(OpenProxy[S_co]):
-    """An iterator of events, of which the loop gives a block at a time."""
+    """An iterator of events, fetched from the event loop a block at a time."""
 
     def __init__(self, loop: LoopThread, reader: S_co, manager: AbstractAsyncContextManager[Any]) -> None:
         super().__init__(loop, reader, manager)
-        # The block in hand, and the rest of its events: an iterator of a list, whose steps are atomic.
+        # The current block, and the iterator of its remaining events: stepping a list iterator is atomic.
         self._block: list[Event] = []
         self._events: Iterator[Event] = iter(())
-        # Held by the thread that takes the next block, which may have to wait for it.
+        # Held by the thread that fetches the next block.
         self._turn = threading.Lock()
 
     def __iter__(self) -> Self:
@@ -380,9 +380,9 @@ class _EventReader(OpenProxy[S_co]):
         return self
 
     def __next__(self) -> Event:
-        """Return the next event, waiting for it. Several threads may share it, see `EventReader`."""
+        """Wait for the next event and return it. Several threads may share the iterator; see `EventReader`."""
         while (event := next(self._events, None)) is None:
-            self._loop.check()  # in a forked child no thread gives the turn back
+            self._loop.check()  # in a forked child no thread would release the lock
             with self._turn:
                 if not length_hint(self._events):
                     self._take(self._loop.call(self._target.next_events))
@@ -392,9 +392,9 @@ class _EventReader(OpenProxy[S_co]):
 
     @documented(AsyncReader.next_events)
     def next_events(self) -> list[Event]:
-        """Return the events that are left of the block in hand, or wait for the next one; empty at the end.
+        """Return the remaining events of the current block, or wait for the next block; empty at the end.
 
-        A block is what came together: for programs that process, and commit, as much as there is.
+        A block holds the events that arrived together. Use this to process and commit available events in batches.
         """
         self._loop.check()
         with self._turn:
@@ -407,21 +407,21 @@ class _EventReader(OpenProxy[S_co]):
     _arrow_batches = iterated(_arrow_batches_of)
 
     def arrow_batches(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the events as record batches; not after events were taken one by one from a block that has more.
+        """Yield the events as record batches. The current block must have no remaining events.
 
         Raises:
-            InvalidArgumentError: events of a block are left; take them first.
+            InvalidArgumentError: the current block has remaining events; consume them first.
         """
         self._check_none_left()
         return self._arrow_batches()
 
     def to_arrow(self, *, json: "bool | pa.Schema" = False, infer_count: int = INFER_COUNT) -> "pa.RecordBatchReader":
-        """Return the events as a stream of Arrow batches: see `millrace.client.read.event_reader.EventReader.to_arrow`.
+        """Return the events as a stream of Arrow batches. See `millrace.client.read.event_reader.EventReader.to_arrow`.
 
         Any thread may read it; several threads share its batches.
 
         Raises:
-            InvalidArgumentError: events of a block are left; take them first.
+            InvalidArgumentError: the current block has remaining events; consume them first.
         """
         self._check_none_left()
         with needs("arrow"):
@@ -435,45 +435,45 @@ class _EventReader(OpenProxy[S_co]):
         )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Return what `to_arrow` does as a capsule, so that a reader is itself something that Arrow libraries read."""
+        """Return the stream of `to_arrow` as a capsule, so that Arrow libraries can consume a reader directly."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def _check_none_left(self) -> None:
         if self._first_left is not None:
-            raise InvalidArgumentError("events of the block in hand are left: take them first")
+            raise InvalidArgumentError("the current block has remaining events: consume them first")
 
     @property
     def _first_left(self) -> Event | None:
-        """The event that comes next, if it is in hand."""
+        """The next event, if it is in the current block."""
         left = length_hint(self._events)
         return self._block[-left] if left else None
 
 
 class Reader(_EventReader[AsyncReader]):
-    """Reads one stream: see `millrace.client.read.reader.Reader`. An iterator of events.
+    """Reads one stream: an iterator of events. See `millrace.client.read.reader.Reader`.
 
-    Made, and opened, by `client.reader`. Leaving `with` closes it; without `with`, call `close`.
+    Made and opened by `client.reader`. Leaving `with` closes it; without `with`, call `close`.
     """
 
     @documented(AsyncReader.position)
     def position(self, *, before: Event | None = None) -> StreamCut:
-        """Return the cut after everything that was handed out, or before an event."""
+        """Return the cut after all events returned so far, or before an event."""
         cut, left = self._target.position(before=before), self._first_left
         return cut if left is None or before is not None else _before(left, cut)
 
 
 class StreamsReader(_EventReader[AsyncStreamsReader]):
-    """Reads several streams: see `millrace.client.read.streams_reader`. An iterator of events.
+    """Reads several streams: an iterator of events. See `millrace.client.read.streams_reader`.
 
-    Made, opened and closed as a `Reader`.
+    Made, opened and closed like a `Reader`.
     """
 
     def stream_of(self, event: Event) -> str:
-        """Return the name of the stream of an event that this reader handed out."""
+        """Return the name of the stream of an event that this reader returned."""
         return self._target.stream_of(event)
 
     def positions(self) -> dict[str, StreamCut]:
-        """Return for each stream the cut after everything that was handed out of it."""
+        """Return the cut after all events returned so far, for each stream."""
         cuts = self._target.positions()
         if (left := self._first_left) is not None:
             name = self.stream_of(left)
@@ -482,7 +482,7 @@ class StreamsReader(_EventReader[AsyncStreamsReader]):
 
 
 def _before(event: Event, cut: StreamCut) -> StreamCut:
-    """Return a cut that is before an event in its segment."""
+    """Return a cut, moved before an event in the segment of that event."""
     return StreamCut.of(cut.stream, {**cut.places, event.segment: (event.offset, event.index)})
 
 
@@ -494,7 +494,7 @@ class Client(Blocking[AsyncClient]):
         self.segments = Segments(loop, client.segments)
 
     def __enter__(self) -> Self:
-        """Return the client, which is connected."""
+        """Return the connected client."""
         return self
 
     def __exit__(
@@ -504,11 +504,10 @@ class Client(Blocking[AsyncClient]):
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread; what waits fails with `ClientClosedError`.
+        """Close the connections and end the thread; pending calls raise `ClientClosedError`.
 
-        Any thread may close, while others use the client. What they wait for, and what they ask for later, raises
-        `ClientClosedError`, also in what was made by the client; appends whose acknowledgement had not come may raise
-        `OutcomeUnknownError`. Closing again does nothing.
+        Thread-safe. Pending and later calls of other threads raise `ClientClosedError`, also calls of objects made by
+        the client; appends without an acknowledgement may raise `OutcomeUnknownError`. Closing again does nothing.
         """
         try:
             with suppress(ClientClosedError):  # closed before
@@ -517,11 +516,11 @@ class Client(Blocking[AsyncClient]):
             self._loop.stop()
 
     def statistics(self) -> ClientStatistics:
-        """Return what the connections have done and what waits in them."""
+        """Return the statistics of the connections, and the current wait for the server."""
         return self._target.statistics()
 
     def stream_head(self, name: str) -> StreamCut:
-        """Return the cut before everything that is left."""
+        """Return the cut before the first remaining event."""
         return self._loop.call(lambda: self._target.stream_cut(name).head())
 
     ping = waited(AsyncClient.ping)
@@ -562,7 +561,7 @@ class Client(Blocking[AsyncClient]):
 
     @documented(AsyncClient.reader)
     def reader(self, stream: Any, **arguments: Any) -> Any:
-        """Return a reader: see `millrace.client.client.Client.reader`."""
+        """Return a reader. See `millrace.client.client.Client.reader`."""
         shell: Any = Reader if isinstance(stream, str | Slice) else StreamsReader
         return opened(AsyncClient.reader, shell)(self, stream, **arguments)
 
@@ -585,16 +584,16 @@ def connect(
     """Connect to the server at `host:port` and return a client, to be used with `with`.
 
     Args:
-        address: without one that of the environment variable MILLRACE_ADDRESS, else 127.0.0.1:9240. Several, with
-            commas between them, are dialed in turn, from the one that served last, the next one after an error or a
-            second of silence: of a server and its standby.
-        token, tls: instead of those in `options`. With neither token, that of the variable MILLRACE_TOKEN is sent, or
-            that in the file of the variable MILLRACE_TOKEN_FILE, which is read once, here.
+        address: defaults to the environment variable MILLRACE_ADDRESS, then to 127.0.0.1:9240. Several addresses,
+            separated by commas (a server and its standby), are tried in turn, beginning with the one used last. The
+            client goes on to the next address after an error, or after a second without a reply.
+        token, tls: override those in `options`. Without a token, the client sends the value of MILLRACE_TOKEN, or the
+            content of the file MILLRACE_TOKEN_FILE, which is read once, here.
 
     Raises:
-        InvalidArgumentError: the address, the token or the token file is invalid; it is a ValueError, too.
-        ServerUnreachableError: nothing answers there.
-        AuthenticationError: the token is refused.
+        InvalidArgumentError: the address, the token or the token file is invalid; also a ValueError.
+        ServerUnreachableError: no server answers at the address.
+        AuthenticationError: the server rejected the token.
     """
     loop = LoopThread()
     try:

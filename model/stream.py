@@ -148,7 +148,7 @@ class StreamInfo(ShortRepr):
             if starts[segment.segment_id] > ends[segment.segment_id] and segment.holds(key)
         ]
         if reversed_ids:
-            message = f"the start, {start}, is after the end, {end}, in segments {reversed_ids}; exchange them"
+            message = f"the start, {start}, is after the end, {end}, in segments {reversed_ids}; swap them"
             raise CutOrderError(ErrorFacts(message=message, subject=self.name))
 
     @property

@@ -352,7 +352,7 @@ def test_a_truncated_place_names_places_that_can_be_read(shop: Shop) -> None:
         assert shop.client.distance(place, "tail", stream=name).events == COUNT - 5
 
 
-def test_reversed_places_can_be_exchanged(shop: Shop) -> None:
+def test_reversed_places_can_be_swapped(shop: Shop) -> None:
     for start, end in (("tail", "head"), ("1h ago", "2020-01-31")):
         with pytest.raises(CutOrderError, match="swap them"):
             shop.client.plan_ranges(STREAM, start=start, end=end)

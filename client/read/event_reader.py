@@ -1,4 +1,4 @@
-"""Hands out events one by one: what a reader of one stream and a reader of several have in common."""
+"""Iteration over events: the common base of readers of one stream and of several."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 
 INFER_COUNT: Final = 1000
-"""From how many events the columns of JSON values are inferred by default."""
+"""Default number of events from which the columns of JSON values are inferred."""
 
 
 class EventReader(Handle, ABC):
-    """An iterator of the events of blocks, to be left with `async with`. Belongs to one event loop.
+    """An asynchronous iterator of events, to be entered with `async with`. Belongs to one event loop.
 
-    Several tasks may share it: each event goes to one of them, and all of them see the end.
+    Several tasks may share it: each event goes to one task, and all tasks see the end.
 
     Attributes:
-        has_stream: whether its batches say of which stream an event is.
+        has_stream: whether its batches have a column `stream`.
     """
 
     has_stream: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        # The rest of the events of the current block: the iterator of a list, whose length is known.
+        # The remaining events of the current block: a list iterator, which knows its length.
         self._events: Iterator[Event] = iter(())
-        # Held by the task that takes the next block, which may have to wait for it.
+        # Held by the task that fetches the next block.
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Future[None] | None = None
         self._closed = False
@@ -46,22 +46,22 @@ class EventReader(Handle, ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Fetch no more; where it has come to can still be asked for."""
+        """Stop fetching; the position can still be read."""
 
     def __aiter__(self) -> Self:
         """Iterate over the events."""
         return self
 
     async def __anext__(self) -> Event:
-        """Return the next event. Cancelling loses nothing.
+        """Return the next event. Cancelling loses no events.
 
         Raises:
-            StopAsyncIteration: the end cut, or the end of a sealed stream, is reached; of several streams, that of
-                each, and no pattern may find others.
-            CutTruncatedError: what comes next was truncated away; a reader from its `resume_at` reads what is left.
-            StreamNotFoundError: the stream was deleted, and had not only matched a pattern.
-            SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
-            OutageTimeoutError: the server was away for `outage_timeout_s`; a reader from `resume_at` reads on.
+            StopAsyncIteration: the end cut, or the end of a sealed stream, is reached. For several streams: of every
+                stream, and no further streams can join.
+            CutTruncatedError: the next events were truncated; a reader from `resume_at` continues with the rest.
+            StreamNotFoundError: the stream was deleted. A stream that only matched a pattern is dropped instead.
+            SegmentDamagedError, BlockCorruptError: the next events are damaged.
+            OutageTimeoutError: the server was unavailable for `outage_timeout_s`; a reader from `resume_at` continues.
         """
         while (event := next(self._events, None)) is None:
             if not await self._has_events():
@@ -69,9 +69,9 @@ class EventReader(Handle, ABC):
         return event
 
     async def next_events(self) -> list[Event]:
-        """Return the events that are left of the current block, or those of the next one; empty at the end.
+        """Return the remaining events of the current block, or those of the next one; empty at the end.
 
-        All of them are of one stream. Waits for at most one block. Cancelling loses nothing. Raises like `__anext__`.
+        They all belong to one stream. Waits for at most one block. Cancelling loses no events. Raises like `__anext__`.
         """
         while not (events := list(self._events)):
             if not await self._has_events():
@@ -79,36 +79,36 @@ class EventReader(Handle, ABC):
         return events
 
     async def _has_events(self) -> bool:
-        """Make the next block the current one, unless another task has done so meanwhile; False at the end."""
+        """Fetch the next block, unless another task has done so meanwhile; False at the end."""
         async with self._turn:
             return length_hint(self._events) > 0 or await self._next_block()
 
     @abstractmethod
     def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
-        """Return an iterator of the events as record batches; none is empty."""
+        """Iterate over the events as record batches, none of which is empty."""
 
     async def to_arrow(
         self, *, json: "bool | pa.Schema" = False, infer_count: int = INFER_COUNT
     ) -> "pa.RecordBatchReader":
         """Return the events as a stream of Arrow batches, for DuckDB, polars, pandas, or a file; needs pyarrow.
 
-        The schema is there at once, also of a stream without events. Batches are those of `arrow_batches`; each is
-        fetched when it is asked for, and counts as read then. They are asked for in any thread but that of the event
-        loop (`asyncio.to_thread`), while this reader is open.
+        The schema is known at once, even if the stream has no events. The batches are those of `arrow_batches`; each is
+        fetched on demand, and then counts as read. Consume them in another thread than that of the event loop
+        (`asyncio.to_thread`), while this reader is open.
 
-        What reads the batches raises like `__anext__`, and ValueMalformedError where a value does not fit the columns,
-        after all events before it. Where it is not written in Python, it may raise an error of its own with that text.
+        The consumer raises like `__anext__`, and ValueMalformedError at a value that does not fit the columns, after
+        all events before it. A consumer that is not written in Python may raise an error of its own with that text.
 
         Args:
-            json: values are JSON objects: in place of `value` come the columns of a schema (fields that it does not
-                name are left out, those that an object lacks are null), and the other columns begin with `_`. True:
-                the columns are inferred, and so this waits for the first events, or the end.
-            infer_count: from how many events.
+            json: decode values as JSON objects. The columns of a schema replace `value`: fields that are not in the
+                schema are dropped, and missing fields are null. The names of the other columns begin with `_`. True
+                infers the columns, which waits for the first events, or the end.
+            infer_count: number of events from which to infer the columns.
 
         Raises:
             MissingExtraError: pyarrow is not installed.
-            ValueMalformedError: one of the first values is no JSON object.
-            InvalidArgumentError: the first values have no common schema; or one that is given cannot be used.
+            ValueMalformedError: one of the first values is not a JSON object.
+            InvalidArgumentError: the first values have no common schema, or the given schema is not supported.
         """
         with needs("arrow"):
             from .arrow_reader import open_arrow, waits_for
@@ -120,14 +120,14 @@ class EventReader(Handle, ABC):
 
     @abstractmethod
     async def _next_block(self) -> bool:
-        """Make the next block that holds an event the current one; return whether there is one. Needs the turn."""
+        """Make the next block with events the current one; False at the end. The caller holds `_turn`."""
 
     async def _wait(self) -> None:
-        """Wait for `_wake`, which may have nothing to say."""
+        """Wait for `_wake`; wake-ups may be spurious."""
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
 
     def _wake(self) -> None:
-        """Let the task go on that waits."""
+        """Wake the waiting task."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)

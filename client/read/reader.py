@@ -1,14 +1,13 @@
 """The reader of a stream: the events between two cuts, in the order of each key.
 
-The segments at the reader's position are fetched at once, each by a `BlockStream` with its share of the window. Events
-are handed out block by block, so the next one is usually there without waiting. The position of the reader is exact to
-the event; a cancelled wait loses none.
+The segments at the reader's position are fetched in parallel, each by a `BlockStream` with its share of the window.
+Whole blocks are fetched ahead, so the next event is usually available without waiting. The position of the reader is
+exact to the event; a cancelled wait loses none.
 
-Where the stream was scaled the reader continues with the successors once it has read everything that was replaced
-together (see `millrace.model.lineage`), so the events of a key stay in order and the position is a cut at any
-moment.
+If the stream was scaled, the reader continues with the successors once it has read all segments that were replaced
+together (see `millrace.model.lineage`). So the events of a key stay in order, and the position is always a valid cut.
 
-While the server is away a reader waits, and then reads on; an end to that is `ClientOptions.outage_timeout_s`.
+A reader waits out an outage of the server, for up to `ClientOptions.outage_timeout_s`, and then continues.
 """
 
 import asyncio
@@ -55,12 +54,12 @@ class ReaderOptions:
     """Options of a reader.
 
     Attributes:
-        window_bytes: fetched ahead over all segments together, also after they were split; each has at least 64 KiB.
-            Of several streams each has its share.
+        window_bytes: read-ahead over all segments together, also after splits; each segment has at least 64 KiB.
+            Several streams share it.
         discover_interval_s: how often a reader of patterns looks for new streams.
-        block_bytes_max: a larger block is not fetched, unless it fits the window of its segment: the reader raises
-            EventTooLargeError, whose `subject` is the id of the segment and `length` the size of the block. None for
-            no limit.
+        block_bytes_max: the largest block to fetch, unless a larger one fits the window of its segment. At a larger
+            block the reader raises EventTooLargeError, with the id of the segment in `subject` and the size of the
+            block in `length`. None for no limit.
     """
 
     window_bytes: int = 32 * MIB
@@ -77,7 +76,7 @@ class ReaderOptions:
 class Reader(EventReader):
     """Reads one stream. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
 
-    Several tasks may share it, see `EventReader`; the position is that of all of them together.
+    Several tasks may share it (see `EventReader`), and then share its position.
     """
 
     def __init__(
@@ -98,33 +97,33 @@ class Reader(EventReader):
         self._options = options
         self.key = key
         self._lineage: Lineage[StreamPart] = Lineage(stream.segments)
-        # The epoch as of which the lineage is known.
+        # The lineage is known up to this epoch.
         self._epoch = stream.epoch
         self._sealed = stream.sealed
-        # Whether it is to start at the head, and has not yet: a truncation moves the head, and the reader with it.
+        # Whether it still has to start at the head: a truncation moves the head, and the reader with it.
         self._is_at_head = is_from_head
-        # The position in each segment that is being read, after what was handed out; together they are a cut.
+        # The position in each segment that is being read, after the events returned so far; together they form a cut.
         self._places: dict[int, tuple[int, int]] = dict(start.positions)
-        # How far each segment is read, and which of them as a whole; segments created afterwards are after the end cut.
+        # Where to stop in each segment, and which to read completely; later segments are after the end cut.
         self._is_bounded = end is not None
         self._limits = {} if end is None else stream.progress(end)
         self._whole = set() if end is None else self._lineage.before(end.places)
         self._sources: dict[int, BlockStream] = {}
         # Whether a segment may have been finished since the successors were last fetched.
         self._advance_wanted = True
-        # Asks what the stream is now: a segment ended, and nothing is known that replaced it.
+        # Fetches the stream again: a segment ended, and its successors are not known yet.
         self._refreshing: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        # Sources that have something, in the order in which it came; each at most once.
+        # Sources with data, in the order of arrival; each at most once.
         self._ready: deque[BlockStream] = deque()
-        # Called when `poll` may return something again; for who reads several streams.
+        # Called when `poll` may return a block again; for readers of several streams.
         self.on_change: Callable[[], None] = lambda: None
-        # Blocks that were taken and could not be handed out: they come again, or events would be skipped in silence.
+        # Blocks that were taken, but not returned because of an error: they come again, so no event is skipped.
         self._returned: deque[PlacedBlock] = deque()
-        # The block that is being handed out, and which of its events; `_events` is the rest of these.
+        # The current block, and the indexes of the events to return; `_events` holds the remaining ones.
         self._current: PlacedBlock | None = None
         self._indexes: Sequence[int] = ()
-        # Segments that are read no further, though they may hold more: `stop_before`.
+        # Segments that `stop_before` has stopped, although they may hold more events.
         self._stopped: set[int] = set()
 
     _unlisted = frozenset({"begin", "has_stream", "leave", "on_change", "poll", "rest", "take_batch"})
@@ -136,13 +135,13 @@ class Reader(EventReader):
         yield "closed" if self._closed else "at its end" if self.is_over else "open"
 
     async def __aenter__(self) -> Self:
-        """Begin to fetch."""
+        """Start fetching."""
         self._channel.check()
         self._start_sources()
         return self
 
     def close(self) -> None:
-        """Fetch no more; `position` can still be asked for."""
+        """Stop fetching; `position` can still be called."""
         self._closed = True
         if self._refreshing is not None and not self._channel.guard.forked:
             self._refreshing.cancel()
@@ -153,7 +152,7 @@ class Reader(EventReader):
     async def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
         """Yield the events as record batches, with the columns of `millrace.client.read.arrow`; needs pyarrow.
 
-        A batch counts as read when it is handed out. Raises like `__anext__`.
+        A batch counts as read when it is yielded. Raises like `__anext__`.
         """
         while True:
             async with self._turn:
@@ -163,15 +162,15 @@ class Reader(EventReader):
             yield batch
 
     def position(self, *, before: Event | None = None) -> StreamCut:
-        """Return the cut after what was handed out: a reader started there continues without gap or repeat.
+        """Return the cut after the events returned so far: a reader started there continues without gap or repeat.
 
-        A reader of one key has read nothing else: its position is one for readers of that key.
+        The position of a reader of one key is valid only for readers of that key.
 
         Args:
-            before: an event of the block that was handed out last: the cut is before it in its segment.
+            before: an event of the current block: the cut is before it in its segment.
 
         Raises:
-            InvalidArgumentError: `before` is none of these.
+            InvalidArgumentError: `before` is not an event of the current block.
         """
         places = dict(self._places)
         if (current := self._current) is not None:
@@ -182,15 +181,15 @@ class Reader(EventReader):
         return StreamCut.of(self.stream, places)
 
     def stop_before(self, event: Event) -> None:
-        """Read nothing more of the segment of an event, nor of what replaces it: the position stays before the event.
+        """Stop reading the segment of an event and its successors: the position there stays before the event.
 
-        Of the others all is read. They may wait for more: the reader ends when all are stopped, or have ended.
+        The other segments are read on. The reader ends when all segments are stopped, or have ended.
 
         Args:
-            event: one of the block that was handed out last.
+            event: an event of the current block.
 
         Raises:
-            InvalidArgumentError: it is none of these.
+            InvalidArgumentError: it is not an event of the current block.
         """
         place = self._place_of(event)
         self._current, self._events = None, iter(())
@@ -209,7 +208,7 @@ class Reader(EventReader):
         return True
 
     def begin(self, placed: PlacedBlock) -> Iterator[Event]:
-        """Make a block the current one, and return its events; they count as handed out when they are taken.
+        """Make a block the current one, and return its events, each of which counts as read when it is taken.
 
         Raises:
             BlockCorruptError: a key, or the name of a header, is not UTF-8. The block comes again.
@@ -226,9 +225,9 @@ class Reader(EventReader):
         return self._events
 
     def take_batch(self, placed: PlacedBlock) -> "pa.RecordBatch":
-        """Return the events of a block as a record batch, after a small one with those of others that are here already.
+        """Return the events of a block as a record batch, together with further small blocks that are available.
 
-        They count as handed out. Needs pyarrow.
+        The events count as read. Needs pyarrow.
 
         Raises:
             BlockCorruptError: a key, or the name of a header, is not UTF-8. The blocks come again.

@@ -1,12 +1,12 @@
-"""Writes bytes at the end of a byte stream: a stream of one segment as a file that grows at its end, durably.
+"""Appends bytes to a byte stream: a stream of one segment, used as a durable append-only file.
 
     async with client.byte_writer("logs/raw") as writer:
-        await writer.write(b"...")                     # waits only while much is in flight
+        await writer.write(b"...")                     # waits only while the buffer is full
         await writer.flush()                           # durable
 
-There are no events and no blocks in it. A writer expects to be the only one; bytes of another fail it with
-`ConditionFailedError`, and nothing of its own is stored after them. What has no ack is sent again after a lost
-connection, and stored once, however long the server was away; an end to that is the argument `delivery_timeout_s`.
+A byte stream has no events and no blocks. A writer expects to be the only one: if another writer appends bytes, it
+fails with `ConditionFailedError`, and stores none of its own after them. After a lost connection, unacknowledged bytes
+are resent and stored exactly once; the argument `delivery_timeout_s` limits the retries.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ BUFFER_BYTES_HIGH: Final = 16 * MIB
 
 
 class ByteWriter(Handle):
-    """Writes bytes at the end of a byte stream. Made by `client.byte_writer`; an async context manager."""
+    """Appends bytes to a byte stream. Made by `client.byte_writer`; an async context manager."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class ByteWriter(Handle):
         self._epoch = 0
         self._last_event_number = 0
         self._acked_offset = 0
-        # What is not durable yet; of its start a copy is in flight.
+        # The bytes that are not durable yet; a copy of their beginning is in flight.
         self._buffer = bytearray()
         self._task: asyncio.Task[None] | None = None
-        # Set when there is more in the buffer, or more is durable, or the writer has failed.
+        # Set when the buffer or the durable offset has changed, or the writer has failed.
         self._changed = asyncio.Event()
-        self._failure: MillraceError | None = NotOpenError("the writer was not opened yet: use `async with`")
+        self._failure: MillraceError | None = NotOpenError("the writer is not open yet: enter it with `async with`")
         self._at_exit: UnclosedWriter | None = None
 
     def _facts(self) -> Iterator[str]:
@@ -83,13 +83,13 @@ class ByteWriter(Handle):
         yield f"at {self.tell():,}"
 
     async def __aenter__(self) -> Self:
-        """Open the writer at the end of the stream; an older one of the same id is fenced from now on.
+        """Open the writer at the end of the stream, and fence older writers with the same id.
 
         Raises:
-            StreamNotFoundError, StreamSealedError: nothing can be written.
-            WriterExpiredError: what this id stored is not known any more, since it was idle for too long.
+            StreamNotFoundError, StreamSealedError: the stream accepts no bytes.
+            WriterExpiredError: the id was idle for too long, so the server no longer knows what it stored.
             InvalidArgumentError: the stream has, or had, more than one segment; or the writer is open already.
-            ClientClosedError, MillraceError: it was opened before, and closed, or has failed.
+            ClientClosedError, MillraceError: the writer was closed, or has failed.
         """
         check_new(self._failure)
         info = await fetch_byte_stream(self._channel, self.stream)
@@ -100,7 +100,7 @@ class ByteWriter(Handle):
         opened = await self._channel.request(request)
         self._number, self._epoch = opened.writer_number, opened.writer_epoch
         self._last_event_number = opened.states[0].last_event_number
-        # Asked only now: a writer that had the id has stored all that it ever will.
+        # Fetched only now: the previous writer with the id is fenced, so the length is final.
         self._acked_offset = (await fetch_byte_stream(self._channel, self.stream)).segments[0].length
         self._failure = None
         self._task = asyncio.create_task(self._send(), name=f"byte writer of {self.stream}")
@@ -111,7 +111,7 @@ class ByteWriter(Handle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Flush and close. When the body was cancelled nothing is waited for."""
+        """Flush and close; if the body was cancelled, close without waiting."""
         await leave(kind, close=self.close, abandon=self._abandon, stream=self.stream)
 
     def tell(self) -> int:
@@ -120,16 +120,16 @@ class ByteWriter(Handle):
 
     @property
     def durable_offset(self) -> int:
-        """Everything below this offset is durable."""
+        """All bytes below this offset are durable."""
         return self._acked_offset
 
     async def write(self, data: Buffer) -> int:
-        """Take bytes, and return how many: all of them. Waits while much is in flight. Cancelling takes nothing.
+        """Append bytes, and return their number. Waits while the buffer is full. If cancelled, nothing is written.
 
         Raises:
             StreamSealedError, WriterFencedError, WriterExpiredError, StreamHasExclusiveWriterError,
-                ConditionFailedError: nothing can be written any more.
-            DeliveryTimeoutError: nothing could be stored for `delivery_timeout_s`; `durable_offset` says what is.
+                ConditionFailedError: the writer has failed, and accepts no more bytes.
+            DeliveryTimeoutError: the writer gave up after `delivery_timeout_s`; see `durable_offset`.
         """
         self._channel.guard.check()
         while len(self._buffer) >= self._buffer_bytes_high and self._failure is None:
@@ -141,16 +141,16 @@ class ByteWriter(Handle):
         return len(self._buffer) - before
 
     async def flush(self) -> None:
-        """Wait until everything that was written is durable. Cancelling is safe. Raises like `write`."""
+        """Wait until all bytes written so far are durable. Safe to cancel. Raises like `write`."""
         self._channel.guard.check()
         await self._settle()
         self._check()
 
     async def truncate(self, offset: int) -> None:
-        """Drop all bytes below an offset that is durable; the offsets of the rest do not change.
+        """Truncate the bytes below a durable offset; the offsets of the rest do not change.
 
         Raises:
-            OffsetBeyondEndError: beyond what is durable.
+            OffsetBeyondEndError: the offset is beyond `durable_offset`.
         """
         self._check()
         request = m.TruncateStream(self.stream, [m.SavedPosition(self._segment_id, offset)])
@@ -163,7 +163,7 @@ class ByteWriter(Handle):
         self._stop()
 
     async def close(self) -> None:
-        """Flush and close; closing again does nothing. Cancelling abandons what is not durable. Raises like `write`."""
+        """Flush and close; idempotent. Cancelling abandons bytes that are not durable. Raises like `write`."""
         if isinstance(self._failure, ClientClosedError | NotOpenError):
             return
         try:
@@ -177,7 +177,7 @@ class ByteWriter(Handle):
     # --- inside ---
 
     async def _settle(self) -> None:
-        """Wait until everything that was written is durable, or the writer has failed."""
+        """Wait until all bytes written so far are durable, or the writer has failed."""
         end = self.tell()
         while self._acked_offset < end and self._failure is None:
             await self._next_change()
@@ -208,7 +208,7 @@ class ByteWriter(Handle):
         await self._changed.wait()
 
     async def _send(self) -> None:
-        """Send what is in the buffer, an append at a time; what is written meanwhile makes the next one larger."""
+        """Send the buffer, one append at a time; bytes written meanwhile go into the next append."""
         try:
             while True:
                 while not self._buffer:
@@ -220,13 +220,13 @@ class ByteWriter(Handle):
                 del self._buffer[: len(payload)]
                 self._changed.set()
         except MillraceError as error:
-            if isinstance(error, SegmentSealedError):  # the only segment, which is never replaced
+            if isinstance(error, SegmentSealedError):  # the only segment: it has no successors
                 error = StreamSealedError(error.facts)
             self._failure = self._failure or error
             self._changed.set()
 
     async def _append(self, payload: bytes) -> None:
-        """Store one append, once; send it again until it is known to be stored."""
+        """Store one append exactly once: resend it until it is acknowledged."""
         is_unknown = False
         with self._channel.retry(self._delivery_limit_s, is_transient=may_resend) as retry:
             while True:
@@ -249,7 +249,7 @@ class ByteWriter(Handle):
                     if not is_unknown:
                         raise
                     raise OutcomeUnknownError(
-                        f"sent, and not known to be stored when the writer expired: {error}"
+                        f"the writer expired before the bytes that it had sent were acknowledged: {error}"
                     ) from error
                 except MillraceError as error:
                     is_unknown = is_unknown or isinstance(error, ConnectionLostError | OutcomeUnknownError)
@@ -261,6 +261,6 @@ class ByteWriter(Handle):
                         raise self._given_up(last, is_unknown=is_unknown) from last
 
     def _given_up(self, error: MillraceError, *, is_unknown: bool) -> DeliveryTimeoutError:
-        stored = f"all below offset {self._acked_offset} is stored"
-        rest = "what follows may be" if is_unknown else "what follows is not"
+        stored = f"all bytes below offset {self._acked_offset} are stored"
+        rest = "later ones may be" if is_unknown else "later ones are not"
         return DeliveryTimeoutError(f"given up after {self._delivery_limit_s:g} s: {error}; {stored}, {rest}")
