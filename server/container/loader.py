@@ -86,10 +86,7 @@ class EntityLoader:
 
     def is_resident(self, required: m.Required) -> bool:
         """Return whether all of this is in memory, or is known not to be; of streams without their segments."""
-        for cache, keys, _ in self._state.named(required):
-            if not all(map(cache.is_resident, keys)):
-                return False
-        return True
+        return all(all(map(cache.is_resident, keys)) for cache, keys, _ in self._state.named(required))
 
     async def _pin(self, cache: EntityCache[Any], keys: Sequence[int | str], pins: Pins) -> bool:
         """Pin entities of one kind; return whether some had to be waited for."""

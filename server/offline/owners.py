@@ -10,7 +10,7 @@ from millrace.server.errors import ManifestUnreadableError
 from millrace.server.host.clock import Clock
 from millrace.server.object_store import ObjectStore
 from millrace.server.ownership import Claimant, Manifest, decode_lease, manifest_key, read_manifest
-from millrace.server.ownership.lease import WatchOutcome, read_lease, watch_lease
+from millrace.server.ownership.others import WatchOutcome, read_lease, watch_lease
 
 RELEASED: Final = "given back"
 

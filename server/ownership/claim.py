@@ -44,9 +44,11 @@ from millrace.server.wal import parse_log_name
 
 from .fields import utc_text
 from .folder_claim import NO_CLAIM, FolderClaim, read_folder_claim, write_folder_claim
-from .lease import WatchOutcome, WorkerLease, end_lease, lease_key, read_acknowledged, read_lease, watch_lease
+from .lease import WorkerLease
+from .lease_format import lease_key
 from .manifest import EPOCHS_COUNT_MAX, Claimant, Manifest, encode_manifest, log_prefix, manifest_key
 from .manifest_ownership import ATTEMPTS_COUNT_MAX, FoundManifest, ManifestOwnership, read_manifest, subject_of
+from .others import WatchOutcome, end_lease, read_acknowledged, read_lease, watch_lease
 from .ownership import RemoteLog
 from .rebuild import NewestCopy, has_log, rebuilt_manifest
 from .standby import stand_by

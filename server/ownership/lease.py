@@ -1,24 +1,4 @@
-"""Leases: how servers that share only an object store see that another one lives.
-
-    <prefix>/workers/<worker id>    JSON, at most 64 KiB; replaced by its owner three times in `lease_s`
-
-    format_version  1
-    worker_id       UUID of the process, as in the key
-    host, folder    where it is
-    pid             its number there
-    started         time in UTC
-    lease_s         how long the object stays as it is before its owner counts as dead
-    renewals        how often it was replaced: each version has other bytes, and so another tag
-    acknowledged    the last batch of its log that was acknowledged then; 0 if the log is in its folder, and in a lease
-                    without this field
-    epoch           the epoch of the container that its owner has claimed, or is about to claim; 0 before a claim, in a
-                    standby, and in a lease without this field
-    ended_by        null, or who has ended it: worker_id, host, folder
-
-All versions have the same size, so that a bucket without space takes a renewal: spaces fill the object up.
-
-A start that finds less in the log than `acknowledged` detects that acknowledged batches are missing. Batches that were
-acknowledged after the last renewal are not detected.
+"""The lease of this process: renewed while it lives, and what the process may do when it was silent.
 
 No clock is compared with the clock of another machine. A claimant reads the object, and reads it again after `lease_s`
 of its own time: if it is the same, its owner has not renewed it for that long. The claimant then ends the lease, by
@@ -39,18 +19,15 @@ can have found it silent for as long.
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Final
 
 from millrace.server.errors import (
     ManifestUnreadableError,
     ObjectChangedError,
     ObjectExistsError,
-    ObjectNotFoundError,
     OwnerFencedError,
     StorageError,
     StoreUnavailableError,
@@ -59,49 +36,16 @@ from millrace.server.host.clock import Clock
 from millrace.server.host.supervisor import mark_seen
 from millrace.server.object_store import ObjectStore, StoredObject
 
-from .fields import NUMBER_MAX, Fields, encode_fields
-from .manifest import LEASE_S_MAX, LEASE_S_MIN, Claimant
+from .lease_format import Lease, decode_lease, encode_lease, lease_key
+from .stored import read_object
 from .worker import Worker
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION: Final = 1
-WORKERS_PREFIX: Final = "workers/"
 RENEWALS_COUNT: Final = 3
 """In `lease_s`."""
 LATE_COUNT_MAX: Final = 4
 """Renewals that have not been answered in time and may still be: no more are sent beside them in a long outage."""
-LOOKS_COUNT: Final = 4
-"""In `lease_s`, by a claimant that watches the lease of another server."""
-BLOCK_BYTES: Final = 1024
-"""The size of a lease is a multiple of this."""
-ENDER_BYTES: Final = 512
-"""Reserved in a lease for its ender: host and folder, unless their names are long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ender:
-    """The server that has ended a lease."""
-
-    worker_id: uuid.UUID
-    host: str
-    folder: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
-    """A version of a lease; the fields are those of the format."""
-
-    worker_id: uuid.UUID
-    host: str
-    folder: str
-    pid: int
-    started: str
-    lease_s: float
-    renewals: int = 0
-    acknowledged: int = 0
-    epoch: int = 0
-    ended_by: Ender | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,74 +65,6 @@ class LeaseStatistics:
     age_s: float
     is_stalled: bool
     is_fenced: bool
-
-
-def lease_key(worker_id: uuid.UUID) -> str:
-    """Return the key of the lease of a worker."""
-    return f"{WORKERS_PREFIX}{worker_id}"
-
-
-def encode_lease(lease: Lease) -> bytes:
-    """Return the bytes of a lease: equal ones have equal bytes, and all versions of one have as many."""
-    largest = replace(lease, renewals=NUMBER_MAX, acknowledged=NUMBER_MAX, epoch=NUMBER_MAX, ended_by=None)
-    content = _encode(lease)
-    size = max(len(content), len(_encode(largest)) + ENDER_BYTES)
-    return content.ljust(-(-size // BLOCK_BYTES) * BLOCK_BYTES)
-
-
-def _encode(lease: Lease) -> bytes:
-    by = lease.ended_by
-    return encode_fields(
-        {
-            "format_version": FORMAT_VERSION,
-            "worker_id": str(lease.worker_id),
-            "host": lease.host,
-            "folder": lease.folder,
-            "pid": lease.pid,
-            "started": lease.started,
-            "lease_s": lease.lease_s,
-            "renewals": lease.renewals,
-            "acknowledged": lease.acknowledged,
-            "epoch": lease.epoch,
-            "ended_by": by and {"worker_id": str(by.worker_id), "host": by.host, "folder": by.folder},
-        }
-    )
-
-
-def decode_lease(content: bytes, *, place: str = "lease") -> Lease:
-    """Return the lease that bytes are.
-
-    Args:
-        place: where they are from, for the error.
-
-    Raises:
-        ManifestUnreadableError: they are not a lease, or another version wrote them.
-    """
-    try:
-        fields = Fields.decode(content, version=FORMAT_VERSION)
-        ender = fields.inside_or_none("ended_by")
-        lease = Lease(
-            worker_id=fields.uuid("worker_id"),
-            host=fields.text("host"),
-            folder=fields.text("folder"),
-            pid=fields.number("pid"),
-            started=fields.time("started"),
-            lease_s=fields.seconds("lease_s", least=LEASE_S_MIN, most=LEASE_S_MAX),
-            renewals=fields.number("renewals"),
-            acknowledged=fields.number("acknowledged") if fields.has("acknowledged") else 0,
-            epoch=fields.number("epoch") if fields.has("epoch") else 0,
-            ended_by=None if ender is None else _ender_of(ender),
-        )
-        fields.end()
-        return lease
-    except ValueError as error:
-        raise ManifestUnreadableError(f"cannot be read: {error}", subject=place) from error
-
-
-def _ender_of(fields: Fields) -> Ender:
-    ender = Ender(worker_id=fields.uuid("worker_id"), host=fields.text("host"), folder=fields.text("folder"))
-    fields.end()
-    return ender
 
 
 class WorkerLease:
@@ -299,7 +175,7 @@ class WorkerLease:
         try:
             self._tag = await self.store.create(self._key, [content])
         except ObjectExistsError:
-            found = await _read(self.store, self._key)  # an attempt before this one had no answer
+            found = await read_object(self.store, self._key)  # an attempt before this one had no answer
             if found is None or found.content != content:
                 raise
             self._tag = found.tag
@@ -430,7 +306,7 @@ class WorkerLease:
         try:
             return await self.store.replace(self._key, content, tag=self._tag)
         except ObjectChangedError as error:
-            found = await _read(self.store, self._key)
+            found = await read_object(self.store, self._key)
             if found is not None and found.content == content:
                 return found.tag
             if found is not None and found.tag == self._tag:
@@ -464,110 +340,3 @@ class _EndedError(Exception):
     def __init__(self, found: StoredObject | None) -> None:
         super().__init__()
         self.found = found
-
-
-# --- leases of others ---
-
-
-class WatchOutcome(Enum):
-    """What became of a lease that was watched."""
-
-    ALIVE = "its owner has renewed it"
-    SILENT = "it was the same for as long as it may be"
-    GONE = "it was deleted, or ended by another server"
-
-
-async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[WatchOutcome, StoredObject | None]:
-    """Watch the lease of an owner until it changes, at most for its length; return also its last version.
-
-    One that is missing, or was ended before, is watched for as long: its owner may not have noticed it yet.
-
-    Raises:
-        StorageError: the store does not answer.
-    """
-    key = lease_key(owner.worker_id)
-    first = await _read(store, key)
-    started_s = clock.monotonic_s()
-    while True:
-        await clock.sleep(owner.lease_s / LOOKS_COUNT)
-        asked_s = clock.monotonic_s()
-        found = await _read(store, key)
-        if (found and found.content) != (first and first.content):
-            return (WatchOutcome.GONE if is_ended(found, key=key) else WatchOutcome.ALIVE), found
-        if asked_s - started_s >= owner.lease_s:
-            return WatchOutcome.SILENT, found
-
-
-def is_ended(found: StoredObject | None, *, key: str) -> bool:
-    """Return whether the lease with that key was deleted, or ended by another server; False if it is damaged."""
-    if found is None:
-        return True
-    try:
-        return decode_lease(found.content, place=key).ended_by is not None
-    except ManifestUnreadableError as error:
-        logger.error("lease damaged key=%s error=%s", key, error)
-        return False
-
-
-def _readable(found: StoredObject, owner: Claimant) -> Lease:
-    """Return a lease; if it is damaged, the fields that the claim of its owner has, too."""
-    try:
-        return decode_lease(found.content)
-    except ManifestUnreadableError:
-        return Lease(
-            worker_id=owner.worker_id,
-            host=owner.host,
-            folder=owner.folder,
-            pid=0,
-            started=owner.since,
-            lease_s=owner.lease_s,
-        )
-
-
-async def read_acknowledged(store: ObjectStore, owner: Claimant) -> int:
-    """Return the last acknowledged batch in the lease of an owner; 0 if there is no lease or it is damaged.
-
-    Raises:
-        StorageError: the store does not answer.
-    """
-    found = await read_lease(store, owner)
-    return 0 if found is None else _readable(found, owner).acknowledged
-
-
-async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject | None, by: Worker) -> bool:
-    """End the lease of another worker, which then fails at its next renewal; return whether it is ended.
-
-    Args:
-        found: the lease as it was read, None if there was none.
-
-    One that is damaged is ended as well: if its owner lived after all, it has met an object that it did not put.
-
-    Raises:
-        StorageError: it may be ended.
-    """
-    key = lease_key(owner.worker_id)
-    if found is None or is_ended(found, key=key):
-        return True
-    ender = Ender(worker_id=by.worker_id, host=by.host, folder=by.folder)
-    content = encode_lease(replace(_readable(found, owner), ended_by=ender))
-    try:
-        await store.replace(key, content, tag=found.tag)
-        return True
-    except ObjectChangedError:
-        return is_ended(await _read(store, key), key=key)
-
-
-async def read_lease(store: ObjectStore, owner: Claimant) -> StoredObject | None:
-    """Return the lease of an owner as it is stored, None if there is none.
-
-    Raises:
-        StorageError: the store does not answer.
-    """
-    return await _read(store, lease_key(owner.worker_id))
-
-
-async def _read(store: ObjectStore, key: str) -> StoredObject | None:
-    try:
-        return await store.get(key)
-    except ObjectNotFoundError:
-        return None

@@ -37,7 +37,7 @@ from millrace.server.errors import (
 from millrace.server.object_store import ObjectStore
 from millrace.server.wal import decode_log_object, is_fence_size, parse_log_name
 
-from .lease import WORKERS_PREFIX, Lease, decode_lease
+from .lease_format import WORKERS_PREFIX, Lease, decode_lease
 from .manifest import Claimant, Manifest, log_prefix, manifest_key
 from .manifest_ownership import read_manifest
 from .ownership import CopyRecord, RemoteLog

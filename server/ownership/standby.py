@@ -13,8 +13,10 @@ from millrace.server.errors import StorageError
 from millrace.server.host.clock import Clock
 from millrace.server.object_store import ObjectStore, StoredObject
 
-from .lease import RENEWALS_COUNT, WatchOutcome, is_ended, lease_key, read_lease
+from .lease import RENEWALS_COUNT
+from .lease_format import lease_key
 from .manifest import Claimant
+from .others import WatchOutcome, is_ended, read_lease
 
 logger = logging.getLogger(__name__)
 

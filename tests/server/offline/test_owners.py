@@ -5,7 +5,7 @@ import pytest
 
 from millrace.server.offline.owners import RELEASED, Life, life_of, owners
 from millrace.server.ownership import Claimant, CopyRecord, Lease, Manifest, lease_key, manifest_key
-from millrace.server.ownership.lease import Ender, encode_lease
+from millrace.server.ownership.lease_format import Ender, encode_lease
 from millrace.server.ownership.manifest import encode_manifest
 from tests.support.clock import ManualClock
 from tests.support.object_store import MemoryObjectStore

@@ -4,7 +4,8 @@ import pytest
 
 from millrace.server.errors import StoreUnavailableError
 from millrace.server.ownership import Claimant, other_leases
-from millrace.server.ownership.lease import end_lease, lease_key, read_lease
+from millrace.server.ownership.lease_format import lease_key
+from millrace.server.ownership.others import end_lease, read_lease
 from tests.support.clock import ManualClock
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.support.object_store import MemoryObjectStore

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from millrace.server.ownership import CopyRecord, ManifestOwnership, decode_manifest
-from millrace.server.ownership.lease import RENEWALS_COUNT, WatchOutcome
+from millrace.server.ownership.lease import RENEWALS_COUNT
 from millrace.server.ownership.manifest import Claimant
 from millrace.server.ownership.manifest_ownership import ATTEMPTS_COUNT_MAX
+from millrace.server.ownership.others import WatchOutcome
 from millrace.server.ownership.standby import LOOKS_COUNT, stand_by
 from tests.support.clock import ManualClock
 from tests.support.faulty_store import Fault, FaultyStore
