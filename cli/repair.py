@@ -1,5 +1,6 @@
 """`millrace repair`: accept that content of the log is lost or contradicts itself, so that a server stores again."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -8,7 +9,8 @@ from rich.text import Text
 
 from millrace.model.figures import count_text, size_text
 from millrace.server.offline.remote_history import checked_store
-from millrace.server.offline.repair import is_lost, repair_folder, repair_store
+from millrace.server.offline.repair import ContainerRepair
+from millrace.server.offline.repair import repair as repair_data
 
 from .connecting import JsonOption, StoreOption
 from .output import print_done, print_json, print_note, print_table, print_text
@@ -47,20 +49,38 @@ def repair(
     """
     if (data_dir is None) == (store is None):
         raise typer.BadParameter("name a data folder, or an object store with --store")
-    if store is not None:
-        place = checked_store(store)
-        found = repair_store(place, accept_loss=accept_loss)
-    else:
-        assert data_dir is not None
-        place = str(data_dir)
-        found = repair_folder(data_dir, accept_loss=accept_loss)
-    is_ok = not any(is_lost(each) and not each["accepted"] for each in found)
+    url = checked_store(store) if store is not None else ""
+    place = url or str(data_dir)
+    found = list(repair_data(data_dir, store=url, accept_loss=accept_loss))
+    is_ok = not any(each.is_lost and not each.is_accepted for each in found)
     if as_json:
-        print_json({"path": place, "ok": is_ok, "containers": found})
+        print_json({"path": place, "ok": is_ok, "containers": [_document(each) for each in found]})
     else:
-        _print(place, [each for each in found if is_lost(each)], is_accepted=accept_loss, is_store=store is not None)
+        lost = [_document(each) for each in found if each.is_lost]
+        _print(place, lost, is_accepted=accept_loss, is_store=store is not None)
     if not is_ok:
         raise typer.Exit(1)
+
+
+def _document(found: ContainerRepair) -> dict[str, Any]:
+    """Return a container as JSON has it (docs/operations.md)."""
+    loss, plan = found.loss, found.plan
+    return {
+        "container": found.container,
+        "manifest": found.manifest,
+        "loss": None if loss is None else asdict(loss) | {"since": loss.since, "text": str(loss)},
+        "damages": [damage._asdict() | {"text": str(damage)} for damage in plan.damages] if plan else [],
+        "plan": None
+        if plan is None
+        else {
+            "sealed": [asdict(part) for parts in plan.sealed.values() for part in parts],
+            "holes": [asdict(hole) for hole in plan.holes],
+            "transactions": plan.transactions,
+            "writers": len(plan.writers),
+            "deleted": plan.deleted,
+        },
+        "accepted": found.is_accepted,
+    }
 
 
 def _print(place: str, lost: list[dict[str, Any]], *, is_accepted: bool, is_store: bool) -> None:

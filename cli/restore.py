@@ -1,14 +1,16 @@
 """`millrace restore`: a new data folder for a server whose history is in an object store, and whose machine is gone."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from millrace.model.figures import count_text
-from millrace.server.offline.owners import Life
+from millrace.server.offline.acceptance import RecoveredContainer
 from millrace.server.offline.remote_history import checked_store
-from millrace.server.offline.restore import last_owner, restore_folder
+from millrace.server.offline.restore import LastOwner, last_owner
+from millrace.server.offline.restore import restore as restore_data
 
 from .connecting import JsonOption, StoreOption
 from .output import print_done, print_json, print_note, print_text, progress
@@ -36,20 +38,29 @@ def restore(
     if store is None:
         raise typer.BadParameter("name the object store with --store")
     url = checked_store(store)
-    server_id, restored, manifests = restore_folder(data_dir, url)
-    for each in restored:
-        if (manifest := manifests.get(each["container"])) is not None:
-            with progress(f"watching the lease of {manifest.claimant}", total=None):
-                each["owner"] = last_owner(url, manifest)
+    restored = restore_data(data_dir, url)
+    owners = {}
+    for number, manifest in restored.manifests.items():
+        with progress(f"watching the lease of {manifest.claimant}", total=None):
+            owners[number] = last_owner(url, manifest)
     if as_json:
-        print_json({"path": str(data_dir), "store": url, "server_id": str(server_id), "containers": restored})
+        containers = [_document(each, owners.get(each.container)) for each in restored.containers]
+        print_json(
+            {"path": str(data_dir), "store": url, "server_id": str(restored.server_id), "containers": containers}
+        )
         return
-    for each in restored:
-        counts = f"{count_text(each['segments'], 'segment')}, {count_text(each['streams'], 'stream')}"
-        print_text(f"container {each['container']}: {counts}, as of batch {each['sequence']} of the log")
-        if each["loss"]:
-            print_note(f"given up: {each['loss']}")
-        if each["owner"]:
-            owner = each["owner"]
-            print_note(f"it was claimed by {owner['claimed_by']} at {owner['since']}: {Life[owner['life']].value}")
+    for each in restored.containers:
+        counts = f"{count_text(each.segments, 'segment')}, {count_text(each.streams, 'stream')}"
+        print_text(f"container {each.container}: {counts}, as of batch {each.sequence} of the log")
+        if each.loss:
+            print_note(f"given up: {each.loss}")
+        if owner := owners.get(each.container):
+            print_note(f"it was claimed by {owner.claimed_by} at {owner.since}: {owner.life.value}")
     print_done(f"restored; start the server with `millrace serve --data-dir {data_dir} --store {url}`")
+
+
+def _document(container: RecoveredContainer, owner: LastOwner | None) -> dict[str, Any]:
+    """Return a restored container as JSON has it."""
+    document = asdict(container)
+    del document["damages"]
+    return document | {"owner": owner and asdict(owner) | {"life": owner.life.name}}

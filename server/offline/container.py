@@ -276,11 +276,10 @@ def containers_of_folder(
         yield opened_container(path, owner=owner, history=history, capacity_bytes=capacity_bytes)
 
 
-def containers_of_store(history: RemoteHistory) -> Iterator[AbstractContextManager[OfflineContainer]]:
-    """Yield what opens each container of an object store, without a data folder; see `opened_container`."""
-    for number in history.containers:
-        folder = history.folder / CONTAINERS_FOLDER / f"{number:04x}"
-        yield opened_container(folder, history=history, has_folder=False, capacity_bytes=log_capacity_bytes())
+def container_of_store(history: RemoteHistory, number: int) -> AbstractContextManager[OfflineContainer]:
+    """Return what opens a container of an object store, without a data folder; see `opened_container`."""
+    folder = history.folder / CONTAINERS_FOLDER / f"{number:04x}"
+    return opened_container(folder, history=history, has_folder=False, capacity_bytes=log_capacity_bytes())
 
 
 @contextmanager

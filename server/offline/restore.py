@@ -2,9 +2,10 @@
 
 import asyncio
 import shutil
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from millrace.server.container.checkpoint.backup import PART_HEADER_SIZE_BYTES, decode_part_header
@@ -15,15 +16,38 @@ from millrace.server.host.files import OsFileSystem
 from millrace.server.ownership import FolderClaim, Manifest, write_folder_claim
 from millrace.wire.schema.checkpoint_copy import CopyPartHeader
 
+from .acceptance import RecoveredContainer, accept_loss_in_folder
 from .container import OfflineContainer, checkpoint_copies
 from .declared import read_fields, values_of
 from .owners import Life, life_of
 from .remote_history import RemoteHistory, opened_store, remote_history
-from .repair import recover_and_accept
 
 
-def restore_folder(data_dir: Path, url: str) -> tuple[UUID, list[dict[str, Any]], dict[int, Manifest]]:
-    """Make a data folder from a store; return the id of its server, what was restored, and the manifests. Blocks.
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """A data folder that was made from a store.
+
+    Attributes:
+        manifests: of its containers, by number, as far as they have one.
+    """
+
+    server_id: UUID
+    containers: tuple[RecoveredContainer, ...]
+    manifests: Mapping[int, Manifest]
+
+
+@dataclass(frozen=True, slots=True)
+class LastOwner:
+    """The last owner of a container, and whether it lives."""
+
+    claimed_by: str
+    since: str
+    epoch: int
+    life: Life
+
+
+def restore(data_dir: Path, url: str) -> Restoration:
+    """Make a data folder from a store, and accept what was only in the log. Changes nothing in the store. Blocks.
 
     Raises:
         ConfigurationError: the folder is in use, or the store has nothing to restore.
@@ -37,7 +61,7 @@ def restore_folder(data_dir: Path, url: str) -> tuple[UUID, list[dict[str, Any]]
         server_id = _owner(history)
         restored = _restore(data_dir, history, server_id)
         manifests = {number: manifest for number in history.manifests if (manifest := history.manifest(number))}
-        return server_id, restored, manifests
+        return Restoration(server_id, tuple(restored), manifests)
 
 
 def _refuse_remote_log(manifest: Manifest | None, data_dir: Path, *, url: str) -> None:
@@ -50,19 +74,18 @@ def _refuse_remote_log(manifest: Manifest | None, data_dir: Path, *, url: str) -
         )
 
 
-def last_owner(url: str, manifest: Manifest) -> dict[str, Any]:
-    """Return who has claimed a container, and whether it lives; takes as long as its lease may be silent."""
+def last_owner(url: str, manifest: Manifest) -> LastOwner:
+    """Return who has claimed a container, and whether it lives; takes as long as its lease may be silent. Blocks."""
 
     async def life() -> Life:
         async with opened_store(url) as store:
             return await life_of(store, manifest, url=url, clock=SystemClock())
 
-    claimant = manifest.claimant
     try:
         found = asyncio.run(life())
     except StorageError:
         found = Life.UNKNOWN  # the folder is whole, and the start asks again
-    return {"claimed_by": str(claimant), "since": claimant.since, "epoch": manifest.epoch, "life": found.name}
+    return LastOwner(str(manifest.claimant), manifest.claimant.since, manifest.epoch, found)
 
 
 def _owner(history: RemoteHistory) -> UUID:
@@ -95,7 +118,7 @@ def _contents(data_dir: Path) -> list[Path]:
     return [path for path in data_dir.iterdir() if path.name not in IGNORED_NAMES]
 
 
-def _restore(data_dir: Path, history: RemoteHistory, server_id: UUID) -> list[dict[str, Any]]:
+def _restore(data_dir: Path, history: RemoteHistory, server_id: UUID) -> list[RecoveredContainer]:
     was_there = data_dir.exists()
     files = OsFileSystem()
     # It was empty before the download, which takes a while: a server may have started in it since.
@@ -112,10 +135,9 @@ def _restore(data_dir: Path, history: RemoteHistory, server_id: UUID) -> list[di
             raise
 
 
-def _restore_container(data_dir: Path, history: RemoteHistory, number: int) -> dict[str, Any]:
+def _restore_container(data_dir: Path, history: RemoteHistory, number: int) -> RecoveredContainer:
     manifest = history.manifest(number)
-    recover = recover_and_accept(data_dir, number, store=history.url, manifest=manifest)
-    restored = asyncio.run(recover) | {"owner": None}
+    restored = asyncio.run(accept_loss_in_folder(data_dir, number, store=history.url, manifest=manifest))
     if manifest is not None:
         # The last step: without it no server starts on a folder that is not whole.
         copy = manifest.checkpoint

@@ -29,8 +29,8 @@ from millrace.server.wal import LOG_PREFIX, Ending
 from .container import (
     OfflineContainer,
     container_folders,
+    container_of_store,
     containers_of_folder,
-    containers_of_store,
     log_capacity_bytes,
     log_files,
     owned_folder,
@@ -110,7 +110,8 @@ def verify_history(history: RemoteHistory) -> Iterator[Item]:
     missing_before: set[str] = set()
     for passes_left in reversed(range(PASSES_COUNT_MAX)):
         items: list[Item] = []
-        for item in _verify_once(containers_of_store(history), check, history):
+        containers = (container_of_store(history, number) for number in history.containers)
+        for item in _verify_once(containers, check, history):
             if isinstance(item, Progress):
                 yield item
             else:

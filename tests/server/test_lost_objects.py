@@ -14,7 +14,7 @@ import pytest
 
 from millrace.model.checksum import Buffer
 from millrace.server.errors import UnsupportedStoreError
-from millrace.server.offline.store_repair import accept_loss_in_store
+from millrace.server.offline.acceptance import RecoveredContainer, accept_loss_in_store
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.server.test_remote_log import REMOTE
@@ -224,7 +224,8 @@ async def test_a_loss_is_accepted_by_command(how: str, tmp_path: Path) -> None:
     store = without(made, dict.fromkeys(newest if how == "the end" else newest[:1]))
     site = Site(tmp_path / "repair", store, wal=REMOTE)
     options = site.server.options
-    assert newest[0] in await site.passing(accept_loss_in_store(options, store=store, clock=site.clock))
+    accepted = await site.passing(accept_loss_in_store(options, store=store, clock=site.clock))
+    assert newest[0] in accepted.loss
     for number in range(2):
         again = Site(tmp_path / f"again{number}", store, wal=REMOTE)
         await again.start()
@@ -232,7 +233,8 @@ async def test_a_loss_is_accepted_by_command(how: str, tmp_path: Path) -> None:
         await again.stop()
     once_more = Site(tmp_path / "repaired", store, wal=REMOTE)
     options = once_more.server.options
-    assert not await once_more.passing(accept_loss_in_store(options, store=store, clock=once_more.clock))
+    accepted = await once_more.passing(accept_loss_in_store(options, store=store, clock=once_more.clock))
+    assert not accepted.loss
 
 
 async def test_a_record_that_does_not_fit_is_accepted_by_command(
@@ -251,12 +253,14 @@ async def test_a_record_that_does_not_fit_is_accepted_by_command(
     await site.until(lambda: len(store.objects) > objects)
     await site.killed()
 
-    async def accepted(name: str) -> str:
+    async def accepted(name: str) -> tuple[str, ...]:
         command = Site(tmp_path / name, store, wal=REMOTE)
-        found = accept_loss_in_store(command.server.options, store=store, clock=command.clock)
-        return str(await command.passing(found))
+        accepting = accept_loss_in_store(command.server.options, store=store, clock=command.clock)
+        recovered: RecoveredContainer = await command.passing(accepting)
+        return recovered.damages
 
-    assert f"segment {segment.segment_id} is damaged" in await accepted("repair")
+    (damage,) = await accepted("repair")
+    assert f"segment {segment.segment_id} is damaged" in damage
     again = Site(tmp_path / "again", store, wal=REMOTE)
     await again.start()
     assert not await loss_of(again)
@@ -277,7 +281,8 @@ async def test_without_manifest_and_cluster_a_log_is_refused_until_it_is_repaire
     assert store.objects == before
 
     site = Site(tmp_path / "repair", store, wal=REMOTE)
-    assert not await site.passing(accept_loss_in_store(site.server.options, store=store, clock=site.clock))
+    accepted = await site.passing(accept_loss_in_store(site.server.options, store=store, clock=site.clock))
+    assert not accepted.loss
     again = Site(tmp_path / "again", store, wal=REMOTE)
     await again.start()
     assert await again.content() == CONTENT

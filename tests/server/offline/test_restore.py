@@ -9,6 +9,7 @@ import pytest
 from millrace.server.errors import ConfigurationError
 from millrace.server.folder import CONTAINERS_FOLDER, open_folder, read_identity
 from millrace.server.host.files import OsFileSystem
+from millrace.server.offline.owners import Life
 from millrace.server.offline.remote_history import RemoteHistory
 from millrace.server.offline.restore import _restore, last_owner
 from tests.server.offline.test_owners import MANIFEST
@@ -46,4 +47,4 @@ def test_an_owner_that_cannot_be_asked_for_ends_no_restore(moto: MotoServer, mon
     for name, value in moto.make_bucket().environment.items():
         monkeypatch.setenv(name, value)
 
-    assert last_owner("s3://missing/a", MANIFEST)["life"] == "UNKNOWN"
+    assert last_owner("s3://missing/a", MANIFEST).life is Life.UNKNOWN
