@@ -78,7 +78,7 @@ class WriterExpiryLoop:
             )
             unstored = [writer.writer_number for writer in self._state.writers.unstored]
             for start in range(0, len(unstored), PAGE_COUNT):
-                await self._expire_idle(unstored[start : start + PAGE_COUNT], limits)
+                await self.expire_page(unstored[start : start + PAGE_COUNT], limits)
             after = 0
             while numbers := await asyncio.to_thread(
                 self._archive.idle,
@@ -88,11 +88,11 @@ class WriterExpiryLoop:
                 count_max=PAGE_COUNT,
             ):
                 after = numbers[-1]
-                await self._expire_idle(numbers, limits)
+                await self.expire_page(numbers, limits)
         except ServerError as error:
             logger.warning("expiry of writers refused error=%s", error)
 
-    async def _expire_idle(self, numbers: list[int], limits: Borders) -> None:
+    async def expire_page(self, numbers: list[int], limits: Borders) -> None:
         """Let those of some writers expire that are idle: at most a page of them, which is a record."""
         with await self._container.loader.pin(m.Required(writers=numbers)):
             writers = {number: writer for number in numbers if (writer := self._state.writers.get(number)) is not None}

@@ -21,7 +21,10 @@ from tests.server.streams.containers import streams_in
 from tests.support.clock import ManualClock
 from tests.support.scrapes import scrape, value_of
 from tests.support.servers import server_options
+from tests.support.settled_containers import _containers_are_settled
 from tests.support.storage import MemoryStorage
+
+__all__ = ["_containers_are_settled"]
 
 
 def options(folder: Path) -> ServerOptions:

@@ -16,7 +16,10 @@ from millrace.server.app import Server
 from millrace.server.streams import StreamsOptions
 from millrace.wire import messages as m
 from tests.support.servers import server_options
+from tests.support.settled_containers import _containers_are_settled
 from tests.support.waiting import PATIENCE_S
+
+__all__ = ["_containers_are_settled"]
 
 FAST = StreamsOptions(
     tick_s=0.02,

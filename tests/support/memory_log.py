@@ -1,7 +1,7 @@
 """A log in memory: what was handed back outlives the object, as on a disk that never fails unless a test says so."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from millrace.server.errors import LogClosedError, LogFailedError, NoSpaceError
@@ -29,13 +29,28 @@ class LogMedium:
 
     capacity_bytes: int = 16 * MIB
     batches: list[RecoveredBatch] = field(default_factory=list)
-    recycled_sequence: int = 0
     # The next batch is lost, and the log with it.
     is_failing: bool = False
+    # Nothing is written until `resume`.
+    is_stalled: bool = False
+    _write: Callable[[], None] = lambda: None
 
     @property
     def size_bytes(self) -> int:
         return sum(batch.size for batch in self.batches)
+
+    def resume(self) -> None:
+        """Write what was submitted meanwhile as one batch."""
+        self.is_stalled = False
+        self._write()
+
+    def written_by(self, write: Callable[[], None]) -> None:
+        """Name what `resume` calls."""
+        self._write = write
+
+    def copy(self) -> "LogMedium":
+        """Return what another process finds."""
+        return LogMedium(self.capacity_bytes, list(self.batches))
 
 
 class MemoryLog:
@@ -96,6 +111,7 @@ class MemoryLog:
         assert self._report is not None
         self._sequence = max(self._sequence, after_sequence)
         self._on_durable, self._on_failure = on_durable, on_failure
+        self._medium.written_by(self._write)
         self._is_open = True
 
     async def close(self) -> None:
@@ -179,7 +195,7 @@ class MemoryLog:
         return self._medium.capacity_bytes - self._medium.size_bytes - self.queued_bytes
 
     def _write(self) -> None:
-        if not (self._queue and self._is_open):
+        if not (self._queue and self._is_open) or self._medium.is_stalled:
             return
         runs, self._queue = self._queue, []
         if self._medium.is_failing:

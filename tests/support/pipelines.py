@@ -114,6 +114,11 @@ class Pipeline:
         frames, self._frames = b"".join(self._frames), []
         await self.peer.send(frames)
 
+    def abandon(self) -> bytes:
+        """Return what was not sent, and forget it."""
+        frames, self._frames, self._requests, self._appends = b"".join(self._frames), [], [], []
+        return frames
+
     async def told(self) -> Told:
         """Send what was not sent, and return what comes back, in the order of the frames."""
         await self.send()

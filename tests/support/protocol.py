@@ -5,9 +5,10 @@ This is not the client of the product. It reconnects never, resends nothing and 
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -77,13 +78,13 @@ class PeerSession(Session):
         return decoded
 
 
-class Peer:
-    """A connection. Its PINGs are answered while something is being received, unless `answers_pings` is cleared."""
+class Peer(ABC):
+    """Who sends frames to a container, and what it has got for them, whatever lies between.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._session = PeerSession()
+    PINGs are answered while something is being received, unless `answers_pings` is cleared.
+    """
+
+    def __init__(self) -> None:
         self._request_id = 0
         self.answers_pings = True
         self.pings: list[int] = []
@@ -93,14 +94,14 @@ class Peer:
         self._sizes: dict[int, int] = {}
         self.replies: dict[int, m.Message] = {}
 
-    @classmethod
+    @staticmethod
     async def connect(
-        cls, address: str, *, greet: bool = True, read_ahead: int = 1 << 26, source: str = "", **fields: Any
-    ) -> "Peer":
+        address: str, *, greet: bool = True, read_ahead: int = 1 << 26, source: str = "", **fields: Any
+    ) -> "SocketPeer":
         """Connect, from an address of this host, and, if `greet`, shake hands; `fields` are those of `hello`."""
         host, _, port = address.rpartition(":")
         local = (source, 0) if source else None
-        peer = cls(*await asyncio.open_connection(host, int(port), limit=read_ahead, local_addr=local))
+        peer = SocketPeer(*await asyncio.open_connection(host, int(port), limit=read_ahead, local_addr=local))
         if greet:
             try:
                 await peer.send(hello(**fields))
@@ -113,7 +114,23 @@ class Peer:
             assert isinstance(reply, m.HelloReply), reply
         return peer
 
-    async def __aenter__(self) -> "Peer":
+    @abstractmethod
+    async def send(self, *data: bytes) -> None:
+        """Send frames; wait only for room on the way."""
+
+    @abstractmethod
+    def answer_ping(self, request_id: int) -> None:
+        """Send a PONG, at once."""
+
+    @abstractmethod
+    async def next_message(self) -> tuple[FrameHeader, m.Message]:
+        """Return the next frame.
+
+        Raises:
+            EOFError, OSError: the connection was closed.
+        """
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -121,13 +138,9 @@ class Peer:
     ) -> None:
         await self.close()
 
+    @abstractmethod
     async def close(self) -> None:
-        """Cut the connection; whatever was under way is of no interest."""
-        self._writer.transport.abort()
-        try:
-            await self._writer.wait_closed()
-        except OSError:
-            pass
+        """Disconnect; whatever was under way is of no interest."""
 
     def next_id(self, count: int = 1) -> int:
         """Take that many request ids and return the first."""
@@ -135,17 +148,8 @@ class Peer:
         self._request_id += count
         return first
 
-    async def send(self, *data: bytes) -> None:
-        """Send bytes as they are; wait only for room in the socket."""
-        self._writer.writelines(data)
-        await asyncio.wait_for(self._writer.drain(), TIMEOUT_S)
-
-    def push(self, *data: bytes) -> None:
-        """Send bytes as they are, without waiting for anything."""
-        self._writer.writelines(data)
-
     async def receive(self, timeout_s: float = TIMEOUT_S) -> tuple[FrameHeader, m.Message]:
-        """Return the next frame, verified.
+        """Return the next frame that is neither a PING nor a THROTTLE.
 
         Raises:
             TimeoutError: none came.
@@ -153,39 +157,17 @@ class Peer:
         """
         async with asyncio.timeout(timeout_s):
             while True:
-                received = self._session.next_message()
-                if received is None:
-                    await self._fill()
-                    continue
-                header, message = received
+                header, message = await self.next_message()
                 if isinstance(message, m.Ping):
                     self.pings.append(header.request_id)
                     if self.answers_pings:
-                        self.push(encode(m.Pong(), request_id=header.request_id))
+                        self.answer_ping(header.request_id)
                 elif isinstance(message, m.Throttle):
                     self.throttles.append(message)
-                elif isinstance(message, m.AppendAck):
-                    self._acknowledge(message)
-                    return header, message
                 else:
+                    if isinstance(message, m.AppendAck):
+                        self._acknowledge(message)
                     return header, message
-
-    async def _fill(self) -> None:
-        room = self._session.writable()
-        data = await self._reader.read(len(room))
-        if not data:
-            raise EOFError
-        room[: len(data)] = data
-        self._session.received(len(data), 0.0)
-
-    async def ended(self, timeout_s: float = TIMEOUT_S) -> list[m.Message]:
-        """Return what still arrives until the server closes the connection."""
-        messages = []
-        try:
-            while True:
-                messages.append((await self.receive(timeout_s))[1])
-        except (EOFError, ConnectionError):
-            return messages
 
     async def ask(self, message: m.Message, kind: type[M]) -> M:
         """Send a request and return its reply; what else arrives meanwhile is kept.
@@ -310,6 +292,61 @@ class Peer:
             assert header.request_id not in self.outcomes, f"two outcomes for {header.request_id}"
             self.outcomes[header.request_id] = ErrorCode(message.code)
             self.errors[header.request_id] = message
+
+
+class SocketPeer(Peer):
+    """A connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__()
+        self._reader = reader
+        self._writer = writer
+        self._session = PeerSession()
+
+    async def close(self) -> None:
+        """Cut the connection; whatever was under way is of no interest."""
+        self.cut()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            pass
+
+    async def send(self, *data: bytes) -> None:
+        """Send bytes as they are; wait only for room in the socket."""
+        self._writer.writelines(data)
+        await asyncio.wait_for(self._writer.drain(), TIMEOUT_S)
+
+    def push(self, *data: bytes) -> None:
+        """Send bytes as they are, without waiting for anything."""
+        self._writer.writelines(data)
+
+    def cut(self) -> None:
+        """Cut the connection, in this very turn."""
+        self._writer.transport.abort()
+
+    def answer_ping(self, request_id: int) -> None:
+        """Send a PONG, at once."""
+        self.push(encode(m.Pong(), request_id=request_id))
+
+    async def next_message(self) -> tuple[FrameHeader, m.Message]:
+        """Return the next frame, verified."""
+        while (received := self._session.next_message()) is None:
+            room = self._session.writable()
+            data = await self._reader.read(len(room))
+            if not data:
+                raise EOFError
+            room[: len(data)] = data
+            self._session.received(len(data), 0.0)
+        return received
+
+    async def ended(self, timeout_s: float = TIMEOUT_S) -> list[m.Message]:
+        """Return what still arrives until the server closes the connection."""
+        messages = []
+        try:
+            while True:
+                messages.append((await self.receive(timeout_s))[1])
+        except (EOFError, ConnectionError):
+            return messages
 
 
 def read_request(segment_id: int, offset: int, *, size_max: int = 1 << 20, wait_ms: int = 0) -> m.Read:

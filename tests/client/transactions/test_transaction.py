@@ -2,6 +2,8 @@
 # mypy: disable-error-code="unused-awaitable"
 
 import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +11,11 @@ import millrace
 from millrace import TransactionState
 from millrace.client.client import Client
 from millrace.client.testing import TestServer
+from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
 from tests.client.scaling import scale
 from tests.client.write.writers import values_of
+from tests.support.servers import server_options
 
 pytestmark = pytest.mark.asyncio
 
@@ -410,3 +415,44 @@ def _use_blocking(address: str, name: str) -> None:
 
 async def test_for_threads(server: TestServer, name: str) -> None:
     await asyncio.to_thread(_use_blocking, server.address, name)
+
+
+async def test_no_way_of_reading_finds_what_is_not_committed(tmp_path: Path) -> None:
+    """Behaviour 28: neither a reader, nor a range, a cut, a distance, a size, a count or a list."""
+    async with Server(server_options(tmp_path)) as server, millrace.connect(server.address) as client:
+        await client.create_stream("a/b")
+        async with client.transaction("a/b") as transaction:
+            await transaction.write(b"event", key="k")
+            tail = await client.stream_cut("a/b")
+            info = await client.stream_info("a/b")
+            async with client.reader("a/b", end=millrace.TAIL) as reader:
+                assert [event async for event in reader] == []
+            assert await client.plan_ranges("a/b") == []
+            assert (await client.distance(millrace.HEAD, tail)).events == 0
+            assert (info.size_bytes, info.segments[0].event_count) == (0, 0)
+            assert [each.name async for each in client.segments.list()] == ["a/b#0.0"]
+            assert [name async for name in client.list_streams()] == ["a/b"]
+            assert await client.stream_cut("a/b", at_time=datetime(2024, 1, 1, tzinfo=UTC)) == tail
+            assert (await client.explain_stream("a/b"))["size_bytes"] == 0
+        assert (await client.distance(millrace.HEAD, await client.stream_cut("a/b"))).events == 1
+        assert await client.stream_cut("a/b") != tail
+
+
+async def test_a_transaction_that_is_too_large_is_none_of_its_stream(tmp_path: Path) -> None:
+    """The client tells it by its type, and the commit is refused; what fits is committed."""
+    options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=1000))
+    async with Server(options) as server, millrace.connect(server.address) as client:
+        await client.create_stream("a/b")
+        async with client.transaction("a/b", name="small") as transaction:
+            await transaction.write(bytes(500))
+        large = client.transaction("a/b", name="large")
+        await large.begin()
+        large.write(bytes(500))
+        await large.flush()
+        large.write(bytes(600))
+        with pytest.raises(millrace.TransactionTooLargeError):
+            await large.commit()
+        await large.abort()
+        assert (await client.transaction_outcome("large")).state is millrace.TransactionState.ABORTED
+        async with client.reader("a/b", end=millrace.TAIL) as reader:
+            assert [len(event.value) async for event in reader] == [500]

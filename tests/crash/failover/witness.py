@@ -6,7 +6,7 @@ from typing import Final
 
 from millrace.wire import messages as m
 from tests.crash.failover.member import Member
-from tests.support.protocol import Peer, Stored
+from tests.support.protocol import Peer, SocketPeer, Stored
 
 STORED_COUNT: Final = 3
 SILENT_COUNT: Final = 5
@@ -22,7 +22,7 @@ class Witness:
         late: those of requests that the server got when it could not have the container any more.
     """
 
-    peer: Peer
+    peer: SocketPeer
     name: str
     segment_id: int
     sent: dict[int, bytes] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from millrace.wire import messages as m
 from millrace.wire.errors import RETRIABLE, ErrorCode
 from tests.crash.snapshots import Machine
 from tests.support.files import MemoryFileSystem
-from tests.support.protocol import Peer, RefusedError, Stored, set_attribute
+from tests.support.protocol import Peer, RefusedError, SocketPeer, Stored, set_attribute
 from tests.support.servers import QUIET
 from tests.support.waiting import PATIENCE_S, until
 
@@ -57,7 +57,7 @@ class World:
         self._machine = Machine(self.folder, QUIET, MemoryFileSystem())
         self._server: Server | None = None
         self._started = asyncio.Event()
-        self._peers: set[Peer] = set()
+        self._peers: set[SocketPeer] = set()
         self._time = count(1)
         self._tokens = count(1)
         self._busy = self.clients
@@ -108,7 +108,7 @@ class World:
         self._started.clear()
         files = old.copy()
         for peer in self._peers:
-            peer._writer.transport.abort()
+            peer.cut()
         files.crash(seed)
         old.resume()
         assert server is not None

@@ -23,7 +23,7 @@ from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode, encode_body
 from millrace.wire.limits import FRAME_SIZE_BYTES_MAX, KIB, MIB
 from millrace.wire.receive_buffer import ReceiveBuffer
-from tests.support.protocol import Peer, RefusedError, Stored, append_frame, code_of, hello, read_request
+from tests.support.protocol import Peer, RefusedError, SocketPeer, Stored, append_frame, code_of, hello, read_request
 from tests.support.servers import SMALL_WAL, server_options
 from tests.support.waiting import until
 
@@ -216,7 +216,7 @@ async def test_nothing_is_taken_before_the_handshake(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
-async def test_request_ids_must_rise(peer: Peer) -> None:
+async def test_request_ids_must_rise(peer: SocketPeer) -> None:
     segment_id = await peer.create_segment("raw/a")
     await peer.send(append_frame(segment_id, b"x", request_id=5))
     await peer.receive()

@@ -1,6 +1,7 @@
 """Outcomes of appends leave in order, and a failed append holds up what was sent after it, through a real server."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -8,9 +9,12 @@ from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
+from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
+from tests.support.pipelines import Pipeline
 from tests.support.protocol import Peer, Stored, append_frame
 from tests.support.servers import server_options
+from tests.support.transactions import content_of, create_stream
 
 
 @pytest.mark.both_loops
@@ -68,3 +72,30 @@ async def test_no_ping_goes_ahead_of_the_error_while_the_disk_stalls(tmp_path: P
         ]
         await peer.ask(m.GetSegment(segment_id, ""), m.SegmentInfo)
         await peer.store(segment_id, b"d")
+
+
+@pytest.mark.asyncio
+async def test_a_lost_connection_leaves_nothing(tmp_path: Path) -> None:
+    """Cut at any byte of what was sent, it is open with what arrived, and can be continued."""
+    async with Server(server_options(tmp_path), clock=ManualClock()) as server:
+        async with await Peer.connect(server.address) as peer:
+            segments = await create_stream(peer, "a/b", 2)
+            pipeline = await Pipeline.open(peer, ids_count=3000)
+        expected = 0
+        dice = Random(7)
+        for _ in range(40):
+            async with await Peer.connect(server.address) as peer:
+                pipeline.peer = peer
+                number = pipeline.whole("a/b", segments, b"event")
+                frames = pipeline.abandon()
+                await peer.send(frames[: dice.randrange(len(frames))])
+            async with await Peer.connect(server.address) as peer:
+                again = Pipeline(peer, pipeline.writer, [number + 1, number + 2])
+                again.begin("a/b", number=number)
+                for part_id in again.parts(number, segments):
+                    again.append(part_id, b"event")
+                again.commit(number, (0, 2))
+                told = await again.told()
+                assert isinstance(told.replies[-1], m.TransactionReply), told.names()
+                expected += len(b"event")
+                assert {len(each) for each in (await content_of(peer, "a/b")).values()} == {expected}

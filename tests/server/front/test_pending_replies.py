@@ -120,7 +120,7 @@ async def test_who_does_not_wait_for_replies_is_read_up_to_a_number_of_them(scen
     container = scene.server.opened.container
     await until(lambda: container.in_flight.replies_count == REPLIES_MAX)
 
-    scene.peer.push(encode(m.Ping(), request_id=0))
+    await scene.peer.send(encode(m.Ping(), request_id=0))
 
     with pytest.raises(TimeoutError):
         await scene.peer.receive(timeout_s=0.1)

@@ -18,6 +18,7 @@ from millrace.wire.framing import encode
 from millrace.wire.limits import KIB, MIB
 from tests.support.protocol import Peer, RefusedError, code_of, read_request
 from tests.support.servers import BUSY, SMALL_WAL, server_options
+from tests.support.transactions import PeerTransaction, create_stream
 from tests.support.waiting import PATIENCE_S, settled, until
 
 
@@ -37,6 +38,18 @@ async def pushed(peer: Peer, size: int) -> bytes:
         content += message.payload
     assert len(content) == size
     return content
+
+
+@pytest.mark.asyncio
+async def test_a_parked_reader_wakes_with_the_commit(peer: Peer, server: Server) -> None:
+    (segment_id,) = await create_stream(peer, "a/b", 1)
+    transaction = await PeerTransaction.begin(peer, "a/b")
+    await transaction.write(b"event")
+    async with await Peer.connect(server.address) as reader:
+        waiting = await parked(reader, segment_id, 0)
+        await transaction.commit()
+
+        assert bytes((await reader.reply(waiting, m.Data)).payload) == b"event"
 
 
 @pytest.mark.both_loops

@@ -1,4 +1,4 @@
-"""Servers are started on folders in memory; `server`, `peer`, `other` and `streams` are what most tests need."""
+"""A container in memory: `run`, `peer`, `other` and `streams` are what most tests need."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,10 +7,11 @@ import pytest_asyncio
 
 from tests.server.streams.containers import Streams, streams_in
 from tests.support.clock import ManualClock
-from tests.support.served import _containers_are_settled, other, peer, server, tmp_path
+from tests.support.folders import tmp_path
+from tests.support.scenario_fixtures import _containers_are_settled, other, peer, run, scenario
 from tests.support.storage import MemoryStorage
 
-__all__ = ["_containers_are_settled", "other", "peer", "server", "tmp_path"]
+__all__ = ["_containers_are_settled", "other", "peer", "run", "scenario", "tmp_path"]
 
 
 @pytest_asyncio.fixture

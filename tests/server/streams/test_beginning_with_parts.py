@@ -1,28 +1,22 @@
 """A transaction that begins with its first parts: all of it, or nothing."""
 
-from pathlib import Path
-
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.pipelines import Pipeline
 from tests.support.protocol import Peer, Stored, code_of
-from tests.support.servers import BUSY, server_options
-from tests.support.still_server import files, sequence_of, server
+from tests.support.scenario import Run, Scenario
 from tests.support.transactions import content_of, create_stream, outcome_of
-
-__all__ = ["files", "server"]
 
 pytestmark = pytest.mark.asyncio
 
 NO_SUCH_ID = 1 << 40
 
 
-async def test_all_of_it_is_one_batch(peer: Peer, server: Server) -> None:
+async def test_all_of_it_is_one_batch(peer: Peer, run: Run) -> None:
     """Behaviour 28: and to who has routed, the routes are not told again."""
     segments = await create_stream(peer, "a/b", 4)
     found = await peer.ask(m.GetStream("a/b"), m.StreamInfo)
@@ -32,7 +26,7 @@ async def test_all_of_it_is_one_batch(peer: Peer, server: Server) -> None:
     for part_id in parts:
         pipeline.append(part_id, b"one ", b"two")
     pipeline.commit(number, (0, 8))
-    sequence = sequence_of(server)
+    sequence = run.sequence
 
     told = await pipeline.told()
 
@@ -43,22 +37,23 @@ async def test_all_of_it_is_one_batch(peer: Peer, server: Server) -> None:
     assert isinstance(committed, m.TransactionReply)
     assert (begun.number, begun.state, begun.changed, begun.streams) == (number, TransactionState.OPEN, 1, [])
     assert committed.state == TransactionState.COMMITTED
-    assert sequence_of(server) == sequence + 1
+    assert run.sequence == sequence + 1
     assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"one two")
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
-async def test_what_began_so_continues_after_a_restart(tmp_path: Path, *, is_busy: bool) -> None:
+@pytest.mark.parametrize("is_published", [False, True])
+async def test_what_began_so_continues_after_a_restart(scenario: Scenario, *, is_published: bool) -> None:
     """Behaviour 29: its parts are there again, from the log or from the checkpoint, and others can be added."""
-    options = server_options(tmp_path, **({"container": BUSY} if is_busy else {}))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         segments = await create_stream(peer, "a/b", 2)
         pipeline = await Pipeline.open(peer)
         number, (part_id,) = pipeline.begin_with_parts("a/b", segments[:1])
         pipeline.append(part_id, b"before ")
         assert (await pipeline.told()).outcomes == [Stored(0, False)]
         writer = pipeline.writer
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        if is_published:
+            await run.published()
+    async with scenario.running() as run, run.peer() as peer:
         found = await outcome_of(peer, number=number)
         assert (found.state, found.branches) == (TransactionState.OPEN, [m.BranchCount(0, 1)])
         pipeline = await Pipeline.open(peer)
@@ -71,7 +66,7 @@ async def test_what_began_so_continues_after_a_restart(tmp_path: Path, *, is_bus
         assert await content_of(peer, "a/b") == dict(zip(segments, [b"before after", b"after"], strict=True))
 
 
-async def test_sent_again_it_is_the_same_with_the_same_parts(peer: Peer, server: Server) -> None:
+async def test_sent_again_it_is_the_same_with_the_same_parts(peer: Peer, run: Run) -> None:
     segments = await create_stream(peer, "a/b", 2)
     pipeline = await Pipeline.open(peer)
     number, parts = pipeline.begin_with_parts("a/b", segments)
@@ -85,17 +80,17 @@ async def test_sent_again_it_is_the_same_with_the_same_parts(peer: Peer, server:
     pipeline.ask(again)
     told = await pipeline.told()
     assert [reply.changed for reply in told.replies if isinstance(reply, m.TransactionReply)] == [1, 0]
-    sequence = sequence_of(server)
+    sequence = run.sequence
     assert not (await peer.ask(again, m.TransactionReply)).changed
     other = m.BeginTransaction(
         number=number, name="", lease_ms=30_000, streams=again.streams, parts=[m.NewPart(parts[0], segments[1])]
     )
     assert await code_of(peer.ask(other, m.TransactionReply)) is ErrorCode.INVALID_ARGUMENT
-    assert sequence_of(server) == sequence
+    assert run.sequence == sequence
 
 
 @pytest.mark.parametrize("what", ["number", "range", "twice", "name"])
-async def test_parts_that_are_refused_let_nothing_begin(peer: Peer, server: Server, what: str) -> None:
+async def test_parts_that_are_refused_let_nothing_begin(peer: Peer, run: Run, what: str) -> None:
     """Behaviour 28: and nothing of the numbers is used."""
     first, second = await create_stream(peer, "a/b", 2)
     pipeline = await Pipeline.open(peer)
@@ -115,13 +110,13 @@ async def test_parts_that_are_refused_let_nothing_begin(peer: Peer, server: Serv
     )
     pipeline.ask(begin)
     pipeline.append(one, b"lost")
-    sequence = sequence_of(server)
+    sequence = run.sequence
 
     told = await pipeline.told()
 
     assert told.names() == ["INVALID_ARGUMENT"]
     assert told.outcomes == [ErrorCode.SEGMENT_NOT_FOUND]
-    assert sequence_of(server) == sequence
+    assert run.sequence == sequence
     right = m.BeginTransaction(
         number=number,
         name="",
@@ -132,9 +127,9 @@ async def test_parts_that_are_refused_let_nothing_begin(peer: Peer, server: Serv
     assert (await peer.ask(right, m.TransactionReply)).changed
 
 
-async def test_its_parts_count_for_the_bounds(tmp_path: Path) -> None:
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_parts_count_max=5))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+async def test_its_parts_count_for_the_bounds(scenario: Scenario) -> None:
+    options = TransactionsOptions(open_parts_count_max=5)
+    async with scenario.running(transactions=options) as run, run.peer() as peer:
         segments = await create_stream(peer, "a/b", 4)
         pipeline = await Pipeline.open(peer)
         pipeline.begin_with_parts("a/b", segments)

@@ -1,22 +1,21 @@
-"""Exclusive writers of streams, over a real server: who is refused, who takes over, what survives."""
+"""Exclusive writers of streams, of one container: who is refused, who takes over, what survives."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from random import Random
 
 import pytest
 
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.key_range import KEY_SPACE
-from millrace.server.app import Server
 from millrace.server.container.state.exclusive_writers import EXCLUSIVE_WRITERS_COUNT_MAX
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Outcome, Peer, RefusedError, Stored, code_of
-from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.scenario import Run, Scenario
 from tests.support.transactions import PeerTransaction
-from tests.support.waiting import settled
 
 STREAM = "shop/ledger"
 NONCE = bytes(range(16))
@@ -266,14 +265,14 @@ async def test_a_writer_that_was_opened_elsewhere_keeps_the_stream_and_stores_no
 
 
 @pytest.mark.asyncio
-async def test_the_end_of_a_stream_ends_it(server: Server, peer: Peer) -> None:
+async def test_the_end_of_a_stream_ends_it(run: Run, peer: Peer) -> None:
     await create(peer)
     await begin(peer, "ledger")
-    assert server.statistics()["server"].exclusive_writers == 1
+    assert len(run.state.exclusive_writers.durable) == 1
 
     stream = await peer.ask(m.SealStream(STREAM), m.StreamInfo)
 
-    assert (stream.exclusive_number, server.statistics()["server"].exclusive_writers) == (0, 0)
+    assert (stream.exclusive_number, len(run.state.exclusive_writers.durable)) == (0, 0)
     assert await code_of(begin(peer, "ledger")) is ErrorCode.STREAM_SEALED
     assert not await release(peer)
     await peer.ask(m.DeleteStream(STREAM), m.Done)
@@ -303,9 +302,9 @@ async def test_openings_that_make_no_sense_are_refused(peer: Peer) -> None:
 
 
 @pytest.mark.asyncio
-async def test_there_is_a_bound(server: Server, peer: Peer) -> None:
+async def test_there_is_a_bound(run: Run, peer: Peer) -> None:
     await create(peer)
-    admitted = server.opened.container.state.exclusive_writers.admitted
+    admitted = run.state.exclusive_writers.admitted
     others = {-number: ExclusiveWriter(1, 1, "", 0) for number in range(1, EXCLUSIVE_WRITERS_COUNT_MAX + 1)}
     admitted |= others
 
@@ -319,42 +318,47 @@ async def test_there_is_a_bound(server: Server, peer: Peer) -> None:
         admitted.pop(stream_id, None)
 
 
-@pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in the checkpoint"])
+@pytest.mark.parametrize("is_published", [False, True], ids=["in the log", "in the checkpoint"])
 @pytest.mark.asyncio
-async def test_it_survives_restarts(tmp_path: Path, options: Any) -> None:
-    async def peers(server: Server) -> Peer:
-        if options is BUSY:
-            await settled(server)
-        return await Peer.connect(server.address)
+async def test_it_survives_restarts(scenario: Scenario, *, is_published: bool) -> None:
+    @asynccontextmanager
+    async def starting() -> AsyncIterator[Peer]:
+        async with scenario.running() as run, run.peer() as peer:
+            yield peer
+            if is_published:
+                await run.published()
 
-    async with Server(server_options(tmp_path, container=options)) as server, await peers(server) as peer:
+    async with starting() as peer:
         (segment_id,) = open_ids(await create(peer))
         fenced = await begin(peer, "a")
         holder = await begin(peer, "b")
         assert isinstance(await send(peer, holder, segment_id), Stored)
-    async with Server(server_options(tmp_path, container=options)) as server, await peers(server) as peer:
+    async with starting() as peer:
         assert await holder_of(peer) == (*holder.fields.values(), "b")
         assert isinstance(await send(peer, holder, segment_id), Stored)
         assert await send(peer, fenced, segment_id) is ErrorCode.WRITER_FENCED
         assert await send(peer, None, segment_id) is ErrorCode.WRITER_EXCLUDED
         assert await release(peer)
-    async with Server(server_options(tmp_path, container=options)) as server, await peers(server) as peer:
+    async with starting() as peer:
         assert await holder_of(peer) == (0, 0, "")
         assert await send(peer, holder, segment_id) is ErrorCode.WRITER_FENCED
         assert isinstance(await send(peer, None, segment_id), Stored)
 
 
 @pytest.mark.asyncio
-async def test_of_openers_that_race_each_knows_where_it_began(server: Server, peer: Peer) -> None:
+async def test_of_openers_that_race_each_knows_where_it_began(run: Run, peer: Peer) -> None:
     """Each that is not fenced has opened at the tail that it expected: nothing was written between."""
     (segment_id,) = open_ids(await create(peer))
     written: list[str] = []
     refusals: set[ErrorCode] = set()
+    dice = Random(1)
 
     async def work(writer_id: str) -> int:
-        async with await Peer.connect(server.address) as mine:
+        async with run.peer() as mine:
             wins = 0
             while wins < 3:
+                for _ in range(dice.randrange(20)):  # else they would fence each other in turn, endlessly
+                    await asyncio.sleep(0)
                 stream = await info_of(mine)
                 seen = stream.segments[0].length
                 try:

@@ -2,16 +2,13 @@
 
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Outcome, Peer, RefusedError, Stored
-from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.scenario import Scenario
 
 STREAM = "walk/s"
 NO_WRITER = 0
@@ -158,21 +155,20 @@ class Walk:
         await peer.ask(request, m.StreamInfo)
 
 
-@pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in the checkpoint"])
+@pytest.mark.parametrize("is_published", [False, True], ids=["in the log", "in the checkpoint"])
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.asyncio
-async def test_only_who_has_the_stream_writes(tmp_path: Path, options: Any, seed: int) -> None:
+async def test_only_who_has_the_stream_writes(scenario: Scenario, seed: int, *, is_published: bool) -> None:
     print(f"seed {seed}")
     walk = Walk(seed)
     steps = [walk.append] * 6 + [walk.open_exclusive] * 3 + [walk.open_plain] * 2
     steps += [walk.open_elsewhere, walk.expect_wrongly, walk.release, walk.release_by_force, walk.scale]
     for life in range(4):
-        async with (
-            Server(server_options(tmp_path, container=options)) as server,
-            await Peer.connect(server.address) as peer,
-        ):
+        async with scenario.running() as run, run.peer() as peer:
             if not life:
                 await peer.ask(m.CreateStream(STREAM, 2, ""), m.StreamInfo)
-            for _ in range(30):
+            for number in range(30):
                 await walk.look(peer)
                 await walk.choices.choice(steps)(peer)
+                if is_published and number % 10 == 9:
+                    await run.published()

@@ -3,27 +3,20 @@
 `python -m benchmarks.many_commits` measures memory and checkpoint after 50,000 and after 100,000.
 """
 
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from millrace.model.block_packing import pack_block
-from millrace.server.app import Server
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
 from millrace.wire.limits import KIB
-from tests.support.folders import tmp_path
 from tests.support.protocol import M, Peer, Stored
-from tests.support.servers import BUSY, SMALL_WAL, server_options
-from tests.support.settled_containers import _containers_are_settled
+from tests.support.scenario import CHECKPOINT, Scenario
+from tests.support.servers import QUIET
 from tests.support.transactions import begin_request, create_stream, reserve
-from tests.support.waiting import until
-
-__all__ = ["_containers_are_settled", "tmp_path"]
 
 AT_ONCE = 50
 OUTCOMES_COUNT_MAX = 100
@@ -63,30 +56,27 @@ async def commit_many(peer: Peer, segment_id: int, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_memory_checkpoint_and_reading_stay_flat(tmp_path: Path) -> None:
+async def test_memory_checkpoint_and_reading_stay_flat(scenario: Scenario) -> None:
     """Behaviour 65: twice as many commits have the same rows, links, borders and pins, and chunks by their bytes."""
-    options = server_options(
-        tmp_path,
-        container=replace(BUSY, chunk_size_bytes_small=CHUNK_SIZE_BYTES_SMALL, orphan_grace_s=0.1),
-        wal=replace(SMALL_WAL, file_size_bytes=512 * KIB),
-        transactions=TransactionsOptions(outcomes_count_max=OUTCOMES_COUNT_MAX),
-    )
-    checkpoint = tmp_path / "containers" / "0000" / "checkpoint.db"
+    options = replace(QUIET, chunk_size_bytes_small=CHUNK_SIZE_BYTES_SMALL)
+    transactions = TransactionsOptions(outcomes_count_max=OUTCOMES_COUNT_MAX)
 
     def rows_of(*tables: str) -> dict[str, int]:
-        with closing(sqlite3.connect(f"{checkpoint.as_uri()}?mode=ro", uri=True)) as connection:
+        with closing(scenario.files.database(CHECKPOINT, mode="ro")) as connection:
             return {table: connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables}
 
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=options, transactions=transactions) as run, run.peer() as peer:
         (segment_id,) = await create_stream(peer, "a/b", 1)
-        state = server.opened.container.state
+        state = run.state
         counts = []
         for total in (1000, 2000):
             await commit_many(peer, segment_id, 1000)
-            await until(lambda: not (state.merged or state.unflushed or state.segments[segment_id].tail))
-            await until(lambda: rows_of("links", "parts")["links"] == 0)
-            await server.services.transactions.forget()
-            await until(lambda: rows_of("transactions")["transactions"] <= OUTCOMES_COUNT_MAX)
+            while state.merged or state.unflushed or state.segments[segment_id].tail:
+                await run.published()
+            await run.services.transactions.forget()
+            await run.published()
+            assert rows_of("links")["links"] == 0
+            assert rows_of("transactions")["transactions"] <= OUTCOMES_COUNT_MAX
             segment = state.segments[segment_id]
             assert segment.event_count == total
             assert segment.length == total * len(BLOCK)

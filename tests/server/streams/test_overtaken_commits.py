@@ -7,19 +7,16 @@ that were replaced first; and in each epoch every key is in one segment.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.wire import messages as m
-from tests.support.files import MemoryFileSystem
 from tests.support.folders import tmp_path
 from tests.support.protocol import Peer
-from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.scenario import Scenario
 from tests.support.transactions import PeerTransaction, content_of, create_stream, outcome_of, reserve
 
 __all__ = ["tmp_path"]
@@ -170,23 +167,21 @@ def _events(data: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 5])
-async def test_every_event_is_there_once_and_those_of_a_key_in_order(tmp_path: Path, seed: int) -> None:
+async def test_every_event_is_there_once_and_those_of_a_key_in_order(scenario: Scenario, seed: int) -> None:
     """Behaviours 32, 63."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    walk, files = Walk(seed), MemoryFileSystem()
-    options = server_options(tmp_path, container=BUSY if seed % 2 else QUIET)
+    walk = Walk(seed)
     for life in range(3):
-        async with Server(options, files=files) as server, await Peer.connect(server.address) as peer:
+        async with scenario.running() as run, run.peer() as peer:
             if life == 0:
                 await create_stream(peer, STREAM, walk.dice.choice([1, 2, 4]))
             await walk.resume(peer)
             await walk.check(peer)
-            for _ in range(40):
+            for number in range(40):
                 await walk.step(peer)
+                if seed % 2 and number % 10 == 9:
+                    await run.published()
             await walk.check(peer)
             history = await peer.ask(m.GetStreamHistory(STREAM), m.StreamHistory)
-            disk = files.copy()
-        disk.crash(seed)
-        files = disk
+        scenario.files.crash(seed)
     # Or this tests nothing: each commit with torn parts began two epochs. The seeds are some with several.
     assert len([epoch for epoch in history.epochs if epoch.cause.startswith("a transaction")]) >= 4

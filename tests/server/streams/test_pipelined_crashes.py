@@ -1,73 +1,35 @@
 """Transactions whose frames arrive back to back are never half a commit, whatever is lost or killed meanwhile."""
 
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.server.container.histories import durable_view
-from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.pipelines import WHOLE, Pipeline
 from tests.support.protocol import Peer
-from tests.support.servers import BUSY, QUIET, SMALL_WAL, server_options
-from tests.support.still_server import files, server
+from tests.support.scenario import Scenario
+from tests.support.servers import BUSY, QUIET, SMALL_WAL
 from tests.support.transactions import content_of, create_stream, outcome_of
-from tests.support.waiting import until
-
-__all__ = ["files", "server"]
 
 pytestmark = pytest.mark.asyncio
-
-
-async def test_a_lost_connection_leaves_nothing(tmp_path: Path) -> None:
-    """Cut at any byte of what was sent, it is open with what arrived, and can be continued."""
-    async with Server(server_options(tmp_path), clock=ManualClock()) as server:
-        async with await Peer.connect(server.address) as peer:
-            segments = await create_stream(peer, "a/b", 2)
-            pipeline = await Pipeline.open(peer, ids_count=3000)
-        expected = 0
-        dice = Random(7)
-        for _ in range(40):
-            async with await Peer.connect(server.address) as peer:
-                pipeline.peer = peer
-                number = pipeline.whole("a/b", segments, b"event")
-                frames = b"".join(pipeline._frames)
-                pipeline._frames = [frames[: dice.randrange(len(frames))]]
-                await pipeline.send()
-                pipeline._requests, pipeline._appends = [], []
-            async with await Peer.connect(server.address) as peer:
-                again = Pipeline(peer, pipeline.writer, [number + 1, number + 2])
-                again.begin("a/b", number=number)
-                for part_id in again.parts(number, segments):
-                    again.append(part_id, b"event")
-                again.commit(number, (0, 2))
-                told = await again.told()
-                assert isinstance(told.replies[-1], m.TransactionReply), told.names()
-                expected += len(b"event")
-                assert {len(each) for each in (await content_of(peer, "a/b")).values()} == {expected}
-
-
-# --- killed ---
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("container", [QUIET, BUSY])
 @pytest.mark.parametrize("batch_size", [1, 200, 64 * 1024])
-async def test_a_kill_or_power_loss_leaves_all_or_nothing(
-    tmp_path: Path, files: MemoryFileSystem, container: ContainerOptions, batch_size: int
-) -> None:
+async def test_a_kill_or_power_loss_leaves_all_or_nothing(container: ContainerOptions, batch_size: int) -> None:
     """Behaviours 31, 40: at each sync of it, whether it is one batch or cut into as many as there are records."""
     # A batch takes at least one run, so it can be cut at each border.
-    options = server_options(tmp_path, container=container, wal=replace(SMALL_WAL, batch_size_bytes_max=batch_size))
+    scenario = Scenario(wal=replace(SMALL_WAL, batch_size_bytes_max=batch_size))
+    files = scenario.files
     disks: list[MemoryFileSystem] = []
-    async with Server(options, files=files) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container, in_background=True) as run, run.peer() as peer:
         segments = await create_stream(peer, "a/b", 2)
         pipeline = await Pipeline.open(peer)
         files.before_sync = lambda path: disks.append(files.copy()) if path.parent.name == "wal" else None
@@ -85,7 +47,7 @@ async def test_a_kill_or_power_loss_leaves_all_or_nothing(
             if seed is not None:
                 left.crash(seed)
             for _ in range(2):
-                async with Server(options, files=left) as server, await Peer.connect(server.address) as peer:
+                async with replace(scenario, files=left).running() as run, run.peer() as peer:
                     found = await outcome_of(peer, number=number)
                     is_committed = found.state == TransactionState.COMMITTED
                     states.add(TransactionState(found.state))
@@ -106,12 +68,13 @@ async def test_a_kill_or_power_loss_leaves_all_or_nothing(
         assert TransactionState.OPEN not in states
 
 
-async def test_a_failed_sync_fails_all_of_it(tmp_path: Path, files: MemoryFileSystem) -> None:
+async def test_a_failed_sync_fails_all_of_it() -> None:
     """Behaviour 43: nothing of it is told as stored or as refused; after the recovery it is there or not, whole."""
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    scenario = Scenario(wal=SMALL_WAL)
+    async with scenario.running() as run, run.peer() as peer:
         segments = await create_stream(peer, "a/b", 2)
         pipeline = await Pipeline.open(peer)
-        files.fail_syncs()
+        scenario.files.fail_syncs()
         pipeline.whole("a/b", segments, b"event")
         number = pipeline.begin("a/none")
         pipeline.commit(number)
@@ -122,8 +85,7 @@ async def test_a_failed_sync_fails_all_of_it(tmp_path: Path, files: MemoryFileSy
         assert told.names()[:3] == [unknown.name] * 3
         assert told.outcomes == [unknown] * 2
         assert told.names()[3:] == ["SHUTTING_DOWN"] * 2  # nothing was stored: to be sent again
-        await until(lambda: server.is_open and not server.opened.container.has_failed)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         assert await content_of(peer, "a/b") in ({}, dict.fromkeys(segments, b"event"))
 
 
@@ -132,17 +94,13 @@ async def test_a_failed_sync_fails_all_of_it(tmp_path: Path, files: MemoryFileSy
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("batch_size", [300, 64 * 1024])
-async def test_the_live_state_is_the_one_that_is_recovered(
-    tmp_path: Path, files: MemoryFileSystem, seed: int, batch_size: int
-) -> None:
+async def test_the_live_state_is_the_one_that_is_recovered(seed: int, batch_size: int) -> None:
     """Pipelines of chance, cut into batches anywhere, by several peers at once: the fold makes the same of the log."""
     print(f"seed={seed}")
     dice = Random(seed)
-    options = server_options(
-        tmp_path, container=QUIET, wal=replace(SMALL_WAL, batch_size_bytes_max=batch_size, files_max=32)
-    )
-    async with Server(options, clock=ManualClock(), files=files) as server:
-        peers = [await Peer.connect(server.address, session_id=bytes([number] * 16)) for number in range(3)]
+    scenario = Scenario(wal=replace(SMALL_WAL, batch_size_bytes_max=batch_size, files_max=32))
+    async with scenario.running() as run:
+        peers = [run.peer(session_id=bytes([number] * 16)) for number in range(3)]
         pipelines = [await Pipeline.open(peer, ids_count=3000) for peer in peers]
         for name in ("a/b", "a/c"):
             await create_stream(peers[0], name, 2)
@@ -163,7 +121,7 @@ async def test_the_live_state_is_the_one_that_is_recovered(
                 await scale_of_chance(peers[0], dice)
             for pipeline in pipelines:
                 await pipeline.told()
-        state = server.opened.container.state
+        state = run.state
         live = durable_view(state)
         assert not state.admitted_transactions
         assert not state.admitted_segments
@@ -172,9 +130,8 @@ async def test_the_live_state_is_the_one_that_is_recovered(
             assert (transaction.admitted_state, transaction.admitted_digest) == (transaction.state, transaction.digest)
         for peer in peers:
             await peer.close()
-        disk = files.copy()
-    async with Server(options, clock=ManualClock(), files=disk) as server:
-        assert durable_view(server.opened.container.state) == live
+    async with scenario.running() as run:
+        assert durable_view(run.state) == live
 
 
 def add_of_chance(pipeline: Pipeline, dice: Random, routed: dict[str, list[int]]) -> None:

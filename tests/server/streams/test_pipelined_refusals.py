@@ -1,24 +1,19 @@
 """Frames of a transaction that arrive back to back: what follows one that is refused, or is sent again."""
 
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from tests.support.files import MemoryFileSystem
 from tests.support.pipelines import WHOLE, Pipeline
 from tests.support.protocol import Peer, Stored, code_of
-from tests.support.servers import server_options
-from tests.support.still_server import files, server
+from tests.support.scenario import Run, Scenario
 from tests.support.transactions import PeerTransaction, content_of, create_stream, outcome_of
 from tests.support.waiting import until
-
-__all__ = ["files", "server"]
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,10 +51,10 @@ async def test_what_follows_a_beginning_that_is_refused_is_refused(
     assert (await pipeline.told()).names() == ["TransactionReply"]
 
 
-async def test_what_follows_one_too_many_is_refused(tmp_path: Path) -> None:
+async def test_what_follows_one_too_many_is_refused(scenario: Scenario) -> None:
     """Also where the other one is only about to begin."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=1, open_parts_count_max=3))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    running = partial(scenario.running, transactions=TransactionsOptions(open_count_max=1, open_parts_count_max=3))
+    async with running() as run, run.peer() as peer:
         segments = await create_stream(peer, "a/b", 3)
         pipeline = await Pipeline.open(peer)
         first = pipeline.begin("a/b")
@@ -84,10 +79,10 @@ async def test_what_follows_one_too_many_is_refused(tmp_path: Path) -> None:
         assert await content_of(peer, "a/b") == {segments[0]: b"kept"}
 
 
-async def test_an_append_that_is_refused_keeps_the_commit_from_being_made(tmp_path: Path) -> None:
+async def test_an_append_that_is_refused_keeps_the_commit_from_being_made(scenario: Scenario) -> None:
     """Behaviour 28: too large, out of its order, or of no writer."""
-    options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=10))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    running = partial(scenario.running, container=ContainerOptions(transaction_size_bytes_max=10))
+    async with running() as run, run.peer() as peer:
         first, second = await create_stream(peer, "a/b", 2)
         pipeline = await Pipeline.open(peer)
         number = pipeline.begin("a/b")
@@ -148,14 +143,14 @@ async def test_what_arrives_after_the_abort_of_its_number_begins_nothing(peer: P
     assert (await outcome_of(peer, number=late)).state == TransactionState.ABORTED
 
 
-async def test_frames_sent_again_are_recognised(peer: Peer, server: Server) -> None:
+async def test_frames_sent_again_are_recognised(peer: Peer, run: Run) -> None:
     """Behaviour 29: on another connection, and while the first ones are on their way."""
     (segment_id,) = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
     number = pipeline.whole("a/b", [segment_id], b"event")
     part_id = number + 1
     await pipeline.send()
-    async with await Peer.connect(server.address) as other:
+    async with run.peer() as other:
         again = Pipeline(other, pipeline.writer, [part_id])
         again.begin("a/b", number=number)
         again.parts(number, [segment_id])
@@ -172,14 +167,14 @@ async def test_frames_sent_again_are_recognised(peer: Peer, server: Server) -> N
     assert await content_of(peer, "a/b") == {segment_id: b"event"}
 
 
-async def test_an_open_one_sent_again_is_recognised(peer: Peer, server: Server) -> None:
+async def test_an_open_one_sent_again_is_recognised(peer: Peer, run: Run) -> None:
     (segment_id,) = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
     number = pipeline.begin("a/b")
     (part_id,) = pipeline.parts(number, [segment_id])
     pipeline.append(part_id, b"event")
     await pipeline.send()
-    async with await Peer.connect(server.address) as other:
+    async with run.peer() as other:
         again = Pipeline(other, pipeline.writer, [part_id])
         again.begin("a/b", number=number)
         again.parts(number, [segment_id])
@@ -243,25 +238,22 @@ async def test_a_beginning_after_a_scale_waits_for_it(peer: Peer) -> None:
     assert sum(map(len, content.values())) == (5 if told.names()[1] == "TransactionReply" else 0)
 
 
-async def test_a_seal_ends_those_that_are_about_to_begin(
-    peer: Peer, other: Peer, server: Server, files: MemoryFileSystem
-) -> None:
+async def test_a_seal_ends_those_that_are_about_to_begin(peer: Peer, other: Peer, run: Run, scenario: Scenario) -> None:
     """Behaviour 21: the seal does not wait for them; what follows of them is refused."""
     (segment_id,) = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
-    files.stall()
+    scenario.log.is_stalled = True
     number = pipeline.begin("a/b")
     (part_id,) = pipeline.parts(number, [segment_id])
     pipeline.append(part_id, b"event")
     await pipeline.send()
-    await until(files.stalled.is_set)
     sealed = await other.start(m.SealStream("a/b"))
-    in_flight = server.opened.container.in_flight
+    in_flight = run.container.in_flight
     await until(lambda: any(isinstance(each, m.StreamSealed) for each in in_flight.records()))
     pipeline.append(part_id, b"late", event_number=2)
     pipeline.commit(number, (0, 2))
     await pipeline.send()
-    files.resume()
+    scenario.log.resume()
 
     told = await pipeline.told()
 

@@ -1,65 +1,60 @@
 """Transactions whose frames arrive back to back are one batch of the log."""
 
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from threading import get_ident
 
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from tests.support.clock import ManualClock
-from tests.support.files import MemoryFileSystem
 from tests.support.pipelines import WHOLE, Pipeline
 from tests.support.protocol import Peer, Stored, code_of
-from tests.support.servers import BUSY, server_options
-from tests.support.still_server import files, sequence_of, server
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import BUSY, SMALL_WAL
 from tests.support.transactions import PeerTransaction, content_of, create_stream, outcome_of
 from tests.support.waiting import until
-
-__all__ = ["files", "server"]
 
 pytestmark = pytest.mark.asyncio
 
 
 @pytest.mark.parametrize("segment_count", [1, 4, 64])
-async def test_a_whole_transaction_is_one_sync(
-    peer: Peer, server: Server, files: MemoryFileSystem, segment_count: int
-) -> None:
+async def test_a_whole_transaction_is_one_sync(segment_count: int) -> None:
     """Behaviour 28: its beginning, its parts, their events and the commit are one batch of the log."""
-    segments = await create_stream(peer, "a/b", segment_count)
-    pipeline = await Pipeline.open(peer)
-    number = pipeline.whole("a/b", segments, b"one ", b"two")
-    sequence, syncs = sequence_of(server), files.sync_count
+    scenario = Scenario(wal=SMALL_WAL)
+    async with scenario.running() as run, run.peer() as peer:
+        segments = await create_stream(peer, "a/b", segment_count)
+        pipeline = await Pipeline.open(peer)
+        number = pipeline.whole("a/b", segments, b"one ", b"two")
+        sequence, syncs = run.sequence, scenario.files.sync_count
 
-    told = await pipeline.told()
+        told = await pipeline.told()
 
-    assert told.names() == WHOLE
-    assert told.outcomes == [Stored(0, False), Stored(4, False)] * segment_count
-    assert sequence_of(server) == sequence + 1
-    assert files.sync_count == syncs + 1
-    assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"one two")
-    begun, _, committed = told.replies
-    assert isinstance(begun, m.TransactionReply)
-    assert isinstance(committed, m.TransactionReply)
-    assert (begun.number, begun.state, begun.changed) == (number, TransactionState.OPEN, 1)
-    assert [each.segment_id for each in begun.streams[0].ranges] == segments
-    assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
-    assert committed.tails == (await peer.ask(m.GetTails([m.NamedStream("a/b")]), m.StreamTails)).tails
+        assert told.names() == WHOLE
+        assert told.outcomes == [Stored(0, False), Stored(4, False)] * segment_count
+        assert run.sequence == sequence + 1
+        assert scenario.files.sync_count == syncs + 1
+        assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"one two")
+        begun, _, committed = told.replies
+        assert isinstance(begun, m.TransactionReply)
+        assert isinstance(committed, m.TransactionReply)
+        assert (begun.number, begun.state, begun.changed) == (number, TransactionState.OPEN, 1)
+        assert [each.segment_id for each in begun.streams[0].ranges] == segments
+        assert (committed.state, committed.changed) == (TransactionState.COMMITTED, 1)
+        assert committed.tails == (await peer.ask(m.GetTails([m.NamedStream("a/b")]), m.StreamTails)).tails
 
 
-async def test_several_that_arrive_together_are_one_sync(peer: Peer, server: Server) -> None:
+async def test_several_that_arrive_together_are_one_sync(peer: Peer, run: Run) -> None:
     segments = await create_stream(peer, "a/b", 2)
     pipeline = await Pipeline.open(peer)
     for number in range(5):
         pipeline.whole("a/b", segments, b"%d " % number)
-    sequence = sequence_of(server)
+    sequence = run.sequence
 
     assert (await pipeline.told()).names() == WHOLE * 5
 
-    assert sequence_of(server) == sequence + 1
+    assert run.sequence == sequence + 1
     assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"0 1 2 3 4 ")
 
 
@@ -81,7 +76,7 @@ async def test_what_is_left_open_is_durable_without_more_frames(peer: Peer) -> N
     assert await content_of(peer, "a/b") == dict(zip(segments, [b"one", b"two"], strict=True))
 
 
-async def test_prepare_and_commit_arrive_with_the_rest(peer: Peer, server: Server) -> None:
+async def test_prepare_and_commit_arrive_with_the_rest(peer: Peer, run: Run) -> None:
     """Behaviour 30: what the prepare drops is no part of the commit after it."""
     (segment_id,) = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
@@ -91,17 +86,17 @@ async def test_prepare_and_commit_arrive_with_the_rest(peer: Peer, server: Serve
         pipeline.append(part_id, b"branch %d" % branch)
     pipeline.prepare(number, (5, 1), drops_others=True)
     pipeline.commit(number, (5, 1))
-    sequence = sequence_of(server)
+    sequence = run.sequence
 
     told = await pipeline.told()
 
     assert told.names() == ["TransactionReply", "Done", "Done", "TransactionReply", "TransactionReply"]
-    assert sequence_of(server) == sequence + 1
+    assert run.sequence == sequence + 1
     assert await content_of(peer, "a/b") == {segment_id: b"branch 5"}
-    assert len(server.opened.container.state.segments) == 2  # the stream's own, and one whose bytes are in it
+    assert len(run.state.segments) == 2  # the stream's own, and one whose bytes are in it
 
 
-async def test_an_abort_arrives_with_the_rest(peer: Peer, server: Server) -> None:
+async def test_an_abort_arrives_with_the_rest(peer: Peer, run: Run) -> None:
     segments = await create_stream(peer, "a/b", 2)
     pipeline = await Pipeline.open(peer)
     number = pipeline.begin("a/b")
@@ -113,50 +108,46 @@ async def test_an_abort_arrives_with_the_rest(peer: Peer, server: Server) -> Non
 
     assert await content_of(peer, "a/b") == {}
     assert (await outcome_of(peer, number=number)).state == TransactionState.ABORTED
-    assert len(server.opened.container.state.segments) == 2
-    assert server.opened.container.state.open_transactions.parts_count == 0
+    assert len(run.state.segments) == 2
+    assert run.state.open_transactions.parts_count == 0
 
 
-async def test_it_is_not_said_to_be_over_before_it_is_durable(peer: Peer, other: Peer, files: MemoryFileSystem) -> None:
+async def test_it_is_not_said_to_be_over_before_it_is_durable(peer: Peer, other: Peer, scenario: Scenario) -> None:
     """Queries tell what is durable: of one that is about to begin, nothing."""
     segments = await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
-    files.stall()
+    scenario.log.is_stalled = True
     number = pipeline.begin("a/b")
     (part_id,) = pipeline.parts(number, segments)
     pipeline.append(part_id, b"event")
     await pipeline.send()
-    await until(files.stalled.is_set)
 
     assert (await outcome_of(other, number=number)).state == TransactionState.UNKNOWN
     assert (await other.ask(m.ListTransactions(0, 10), m.TransactionList)).transactions == []
     assert await code_of(other.ask(m.GetSegment(part_id, ""), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
-    files.resume()
+    scenario.log.resume()
     assert (await pipeline.told()).names() == ["TransactionReply", "Done"]
     assert (await outcome_of(other, number=number)).state == TransactionState.OPEN
 
 
-async def test_the_lease_of_one_that_is_about_to_begin_is_renewed(
-    peer: Peer, other: Peer, files: MemoryFileSystem
-) -> None:
+async def test_the_lease_of_one_that_is_about_to_begin_is_renewed(peer: Peer, other: Peer, scenario: Scenario) -> None:
     """Else its client would take it for over."""
     await create_stream(peer, "a/b", 1)
     pipeline = await Pipeline.open(peer)
-    files.stall()
+    scenario.log.is_stalled = True
     number = pipeline.begin("a/b")
     await pipeline.send()
-    await until(files.stalled.is_set)
 
     assert (await other.ask(m.RenewTransactions([number]), m.Done)).changed == 1
-    files.resume()
+    scenario.log.resume()
     assert (await pipeline.told()).names() == ["TransactionReply"]
 
 
-async def test_what_is_refused_renews_the_lease(peer: Peer, server: Server) -> None:
+async def test_what_is_refused_renews_the_lease(peer: Peer, run: Run) -> None:
     """It is named by it; its client has to have the time to send what is missing."""
     await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b", name="x")
-    found = server.opened.container.state.transactions[transaction.number]
+    found = run.state.transactions[transaction.number]
     transaction.counts[0] = 5
     for refused in (transaction.commit, transaction.prepare):
         found.is_renewed = False
@@ -165,22 +156,21 @@ async def test_what_is_refused_renews_the_lease(peer: Peer, server: Server) -> N
 
 
 async def test_one_is_joined_as_it_was_and_committed_meanwhile(
-    peer: Peer, other: Peer, server: Server, files: MemoryFileSystem
+    peer: Peer, other: Peer, run: Run, scenario: Scenario
 ) -> None:
     """Who joins needs its routes; that it is over is told by what comes next."""
     await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b", name="x")
     pipeline = await Pipeline.open(other)
-    in_flight = server.opened.container.in_flight
-    files.stall()
+    in_flight = run.container.in_flight
+    scenario.log.is_stalled = True
     await peer.start(m.CreateSegment("raw/a"))
-    await until(files.stalled.is_set)
+    await until(in_flight.records)
     pipeline.begin("a/b", name="x")
     await pipeline.send()
-    await until(lambda: in_flight._followers_count == 1)
     committed = await peer.start(transaction.commit_request())
     await until(lambda: any(isinstance(each, m.TransactionCommitted) for each in in_flight.records()))
-    files.resume()
+    scenario.log.resume()
 
     (joined,) = (await pipeline.told()).replies
     await peer.reply(committed, m.TransactionReply)
@@ -192,15 +182,15 @@ async def test_one_is_joined_as_it_was_and_committed_meanwhile(
 # --- what is not in memory ---
 
 
-async def test_what_is_on_disk_is_loaded_before_what_follows(tmp_path: Path) -> None:
+async def test_what_is_on_disk_is_loaded_before_what_follows(scenario: Scenario) -> None:
     """Nothing overtakes a beginning that waits for its stream; nor are numbers of later use looked for."""
-    async with Server(server_options(tmp_path, container=BUSY), clock=ManualClock()) as server:
-        async with await Peer.connect(server.address) as peer:
+    async with scenario.running(container=BUSY) as run:
+        async with run.peer() as peer:
             streams = {f"a/{number}": await create_stream(peer, f"a/{number}", 2) for number in range(40)}
             pipeline = await Pipeline.open(peer)
-            await server.opened.flusher.checkpoint()
+            await run.opened.flusher.checkpoint()
             await peer.ask(m.CreateSegment("raw/a"), m.SegmentInfo)  # the checkpoint is asked first about what is idle
-            state = server.opened.container.state
+            state = run.state
             idle = [name for name in streams if not state.streams.is_resident(name)]
             assert idle
             for name in idle[:3]:
@@ -213,11 +203,11 @@ async def test_what_is_on_disk_is_loaded_before_what_follows(tmp_path: Path) -> 
 
 
 async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its stream and the open segments are in memory, but not those that were scaled away before."""
-    options = server_options(tmp_path, container=replace(BUSY, checkpoint_interval_s=3600.0))
-    async with Server(options, clock=ManualClock()) as server, await Peer.connect(server.address) as peer:
+    running = partial(scenario.running, container=replace(BUSY, checkpoint_interval_s=3600.0))
+    async with running() as run, run.peer() as peer:
         info = await peer.ask(m.CreateStream("a/b", 1, "{}"), m.StreamInfo)
         last = info.segments[0].last
         halves = [m.KeyRangeRecord(0, last // 2), m.KeyRangeRecord(last // 2 + 1, last)]
@@ -230,9 +220,9 @@ async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
                 await transaction.write(b"event")
             info = await peer.ask(m.ScaleStream("a/b", opened, ranges), m.StreamInfo)
         assert transaction is not None
-        state, loader = server.opened.container.state, server.opened.container.loader
-        await server.opened.flusher.flush()
-        await server.opened.flusher.checkpoint()
+        state, loader = run.state, run.container.loader
+        await run.opened.flusher.flush()
+        await run.opened.flusher.checkpoint()
         for number in range(60):
             await peer.ask(m.CreateSegment(f"raw/{number}"), m.SegmentInfo)
         opened = [segment.segment_id for segment in info.segments if not segment.sealed]
@@ -254,13 +244,13 @@ async def test_a_commit_that_begins_epochs_does_not_load_in_the_loop(
             assert loop not in loads
 
 
-async def test_numbers_that_were_reserved_before_a_checkpoint_need_no_load(peer: Peer, server: Server) -> None:
+async def test_numbers_that_were_reserved_before_a_checkpoint_need_no_load(peer: Peer, run: Run) -> None:
     segments = await create_stream(peer, "a/b", 2)
     pipeline = await Pipeline.open(peer)
-    await server.opened.flusher.checkpoint()
+    await run.opened.flusher.checkpoint()
     pipeline.whole("a/b", segments, b"event")
-    sequence = sequence_of(server)
+    sequence = run.sequence
 
     assert (await pipeline.told()).names() == WHOLE
 
-    assert sequence_of(server) == sequence + 1
+    assert run.sequence == sequence + 1

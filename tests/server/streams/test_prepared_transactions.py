@@ -1,16 +1,12 @@
-"""Transactions that are prepared: they wait for their end, whatever happens, over a raw connection to a real server."""
-
-from pathlib import Path
+"""Transactions that are prepared: they wait for their end, whatever happens, whatever their container does."""
 
 import pytest
 
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from tests.support.clock import ManualClock
 from tests.support.protocol import Peer, RefusedError, code_of
-from tests.support.servers import server_options
+from tests.support.scenario import Run, Scenario
 from tests.support.transactions import (
     PeerTransaction,
     begin_request,
@@ -23,10 +19,9 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_prepared_transaction_waits_for_its_commit(tmp_path: Path) -> None:
+async def test_a_prepared_transaction_waits_for_its_commit(scenario: Scenario) -> None:
     """Behaviours 30, 31: also over a restart; another process commits it by its name."""
-    clock = ManualClock()
-    async with Server(server_options(tmp_path), clock=clock) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(in_background=True) as run, run.peer() as peer:
         (segment_id,) = await create_stream(peer, "a/b", 1)
         transaction = await PeerTransaction.begin(peer, "a/b", name="order-7", lease_ms=1000)
         await transaction.write(b"kept", branch=5)
@@ -47,8 +42,8 @@ async def test_a_prepared_transaction_waits_for_its_commit(tmp_path: Path) -> No
         joined = await peer.ask(begin_request(transaction.ids[-1], "a/b", name="order-7"), m.TransactionReply)
         assert (joined.number, joined.state, joined.changed) == (transaction.number, TransactionState.PREPARED, 0)
         for _ in range(10):
-            await clock.advance(1.0)
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+            await scenario.clock.advance(1.0)
+    async with scenario.running(in_background=True) as run, run.peer() as peer:
         assert (await outcome_of(peer, name="order-7")).state == TransactionState.PREPARED
 
         committed = await peer.ask(by_name, m.TransactionReply)
@@ -58,33 +53,32 @@ async def test_a_prepared_transaction_waits_for_its_commit(tmp_path: Path) -> No
         assert await content_of(peer, "a/b") == {segment_id: b"kept"}
 
 
-async def test_those_that_wait_are_counted_and_the_age_of_the_oldest(tmp_path: Path) -> None:
+async def test_those_that_wait_are_counted_and_the_age_of_the_oldest(scenario: Scenario) -> None:
     """Behaviour 30: also over a restart; how many ended in each way is counted since the start."""
-    clock = ManualClock()
 
-    def counted(server: Server) -> tuple[int, ...]:
-        found = server.statistics()["transactions"]
+    def counted(run: Run) -> tuple[int, ...]:
+        found = run.services.transactions.statistics
         return found.open, found.prepared, found.committed_total, found.aborted_total, found.expired_total
 
-    async with Server(server_options(tmp_path), clock=clock) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(in_background=True) as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         prepared = await PeerTransaction.begin(peer, "a/b", name="order-7", lease_ms=1000)
         await prepared.write(b"event")
         await prepared.prepare()
-        assert (counted(server), server.statistics()["transactions"].oldest_age_s) == ((1, 1, 0, 0, 0), 0.0)
+        assert (counted(run), run.services.transactions.statistics.oldest_age_s) == ((1, 1, 0, 0, 0), 0.0)
         await PeerTransaction.begin(peer, "a/b", lease_ms=1000)
         for _ in range(5):
-            await clock.advance(1.0)
-        await until(lambda: counted(server) == (1, 1, 0, 0, 1))
+            await scenario.clock.advance(1.0)
+        await until(lambda: counted(run) == (1, 1, 0, 0, 1))
         committed, aborted, _ = [await PeerTransaction.begin(peer, "a/b", lease_ms=3_600_000) for _ in range(3)]
         await committed.commit()
         await aborted.abort()
-        assert counted(server) == (2, 1, 1, 1, 1)
-        assert server.statistics()["transactions"].oldest_age_s == 5.0
-        assert server.statistics()["transactions"].open_parts == 1
-    clock.move(60.0)
-    async with Server(server_options(tmp_path), clock=clock) as server:
-        assert (counted(server), server.statistics()["transactions"].oldest_age_s) == ((2, 1, 0, 0, 0), 65.0)
+        assert counted(run) == (2, 1, 1, 1, 1)
+        assert run.services.transactions.statistics.oldest_age_s == 5.0
+        assert run.services.transactions.statistics.open_parts == 1
+    scenario.clock.move(60.0)
+    async with scenario.running(in_background=True) as run:
+        assert (counted(run), run.services.transactions.statistics.oldest_age_s) == ((2, 1, 0, 0, 0), 65.0)
 
 
 async def test_a_stream_is_not_sealed_while_a_transaction_is_prepared(peer: Peer) -> None:

@@ -1,24 +1,20 @@
-"""Producers, over a raw connection to a real server."""
+"""Producers of one container."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from millrace.model.producer import FENCED_RUNS_COUNT_MAX, Producer
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.server.host.room import RESERVE_BYTES_MIN
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
-from tests.support.files import MemoryFileSystem
-from tests.support.folders import tmp_path
 from tests.support.protocol import Peer, code_of
-from tests.support.servers import BUSY, QUIET, server_options
-from tests.support.settled_containers import _containers_are_settled
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import SMALL_WAL
 from tests.support.transactions import (
     PeerTransaction,
     begin_request,
@@ -28,22 +24,14 @@ from tests.support.transactions import (
     reserve,
 )
 
-__all__ = ["_containers_are_settled", "tmp_path"]
-
 pytestmark = pytest.mark.asyncio
 
 W, H, R, S = "query", "holder", "run", 7
 
 
 @pytest_asyncio.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    async with Server(server_options(tmp_path)) as running:
-        yield running
-
-
-@pytest_asyncio.fixture
-async def peer(server: Server) -> AsyncIterator[Peer]:
-    async with await Peer.connect(server.address) as connected:
+async def peer(run: Run) -> AsyncIterator[Peer]:
+    async with run.peer() as connected:
         await create_stream(connected, "a/b", 1)
         yield connected
 
@@ -277,11 +265,11 @@ async def test_odd_requests(peer: Peer) -> None:
 
 
 @pytest.mark.slow
-async def test_no_run_takes_over_while_the_log_is_full(tmp_path: Path) -> None:
+async def test_no_run_takes_over_while_the_log_is_full() -> None:
     """What begins leaves the headroom of the log to what ends something; who has taken over continues."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)  # for the checkpoint, which is always on a real disk
-    files = MemoryFileSystem()
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    scenario = Scenario(wal=SMALL_WAL)
+    files = scenario.files
+    async with scenario.running() as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         first = await written(peer, Producer(W, H, "r1", 0), b"zero")
         segment_id = await peer.create_segment("raw/a")
@@ -296,10 +284,10 @@ async def test_no_run_takes_over_while_the_log_is_full(tmp_path: Path) -> None:
         assert (await info_of(peer)).last_sequence == 0
 
 
-async def test_so_many_producers_may_be_known(tmp_path: Path) -> None:
+async def test_so_many_producers_may_be_known(scenario: Scenario) -> None:
     """Those that are known continue, and another one is refused; but not that of another address."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(producers_count_max=4))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    options = TransactionsOptions(producers_count_max=4)
+    async with scenario.running(transactions=options) as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         requests = [
             begin_request(number, "a/b", producer=Producer(f"w{number}", H, R, S)) for number in await reserve(peer, 3)
@@ -307,32 +295,33 @@ async def test_so_many_producers_may_be_known(tmp_path: Path) -> None:
         ids = [await peer.start(request) for request in requests]
         outcomes = [await code_or_state(peer, each) for each in ids]
         assert outcomes == [TransactionState.OPEN, TransactionState.OPEN, ErrorCode.PRODUCERS_FULL]
-        async with await Peer.connect(server.address, source="127.0.0.2") as other:
+        async with run.peer(address="127.0.0.2") as other:
             await begun(other, Producer("new", H, R, S))
         known = requests[0].producers[0].producer_id
         await (await written(peer, Producer(known, H, R, S), b"one")).commit()
         assert await content(peer) == b"one"
 
 
-@pytest.mark.parametrize("container", [QUIET, BUSY])
-async def test_it_is_known_after_a_restart(tmp_path: Path, container: object) -> None:
+@pytest.mark.parametrize("is_published", [False, True])
+async def test_it_is_known_after_a_restart(scenario: Scenario, *, is_published: bool) -> None:
     """Behaviour 67: from the log, or from the checkpoint alone, also if it was not in memory."""
-    options = server_options(tmp_path, container=container)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         await (await written(peer, Producer(W, H, "r1", S), b"one")).commit()
         open_one = await written(peer, Producer(W, H, "r2", S + 1), b" two")
         for number in range(30):
             await (await begun(peer, Producer(f"other-{number}", H, R, S))).commit()
         before = await info_of(peer)
-        assert server.statistics()["transactions"].producers == 31
+        assert run.services.transactions.statistics.producers == 31
+        if is_published:
+            await run.published()
     for _ in range(2):
-        async with Server(options) as server, await Peer.connect(server.address) as peer:
+        async with scenario.running() as run, run.peer() as peer:
             assert await info_of(peer) == before
             assert (await info_of(peer, "other-29")).last_sequence == S
             assert await code_of(begun(peer, Producer(W, H, "r1", S + 1))) is ErrorCode.PRODUCER_FENCED
             assert await code_of(begun(peer, Producer(W, H, "r2", S))) is ErrorCode.PRODUCER_COMMITTED
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         open_one.peer = peer
         await open_one.commit()
         assert (await info_of(peer)).last_sequence == S + 1

@@ -7,7 +7,6 @@ import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
-from millrace.server.app import Server
 from millrace.server.errors import DecisionLostError, LogFailedError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -15,7 +14,7 @@ from tests.server.streams.containers import streams_in
 from tests.support.clock import ManualClock
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, code_of
-from tests.support.servers import server_options
+from tests.support.scenario import Scenario
 from tests.support.storage import MemoryStorage
 
 CONFIGURATION = '{"tags": ["test"]}'
@@ -35,10 +34,10 @@ async def test_a_stream_partitions_the_key_space(peer: Peer) -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_creating_a_stream_twice_says_that_it_was_there(tmp_path: Path) -> None:
+async def test_creating_a_stream_twice_says_that_it_was_there(scenario: Scenario) -> None:
     """Behaviour 19: create twice: a stream is False; for those who ask at once, too."""
-    async with Server(server_options(tmp_path)) as server:
-        peers = [await Peer.connect(server.address) for _ in range(6)]
+    async with scenario.running() as run:
+        peers = [run.peer() for _ in range(6)]
         request = m.CreateStream("shop/orders", 4, "")
         streams = await asyncio.gather(*(peer.ask(request, m.StreamInfo) for peer in peers))
         assert sum(stream.created for stream in streams) == 1
@@ -107,15 +106,15 @@ async def test_a_stream_is_truncated_at_a_whole_cut_only(peer: Peer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_streams_survive_a_restart(tmp_path: Path) -> None:
-    options = server_options(tmp_path)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+async def test_streams_survive_a_restart(scenario: Scenario) -> None:
+    running = scenario.running
+    async with running() as run, run.peer() as peer:
         stream = await peer.ask(m.CreateStream("shop/orders", 3, CONFIGURATION), m.StreamInfo)
         await peer.store(stream.segments[1].segment_id, b"abc")
         await peer.ask(m.CreateStream("shop/old", 1, ""), m.StreamInfo)
         await peer.ask(m.SealStream("shop/old"), m.StreamInfo)
         before = [await peer.ask(m.GetStream(name), m.StreamInfo) for name in ("shop/orders", "shop/old")]
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with running() as run, run.peer() as peer:
         after = [await peer.ask(m.GetStream(name), m.StreamInfo) for name in ("shop/orders", "shop/old")]
         assert after == before
         assert [name.name for name in (await peer.ask(m.ListStreams("shop/", "", 10), m.StreamList)).names] == [
@@ -166,16 +165,14 @@ async def test_a_sealed_stream_is_reconfigured_and_not_scaled(peer: Peer) -> Non
 
 
 @pytest.mark.asyncio
-async def test_scaling_and_configuration_are_durable_when_the_update_is_answered(tmp_path: Path) -> None:
+async def test_scaling_and_configuration_are_durable_when_the_update_is_answered(scenario: Scenario) -> None:
     """Killed at any instant before, it is repeated: nothing then but what is missing is done."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    files = MemoryFileSystem()
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
         await updated(peer, "shop/orders", 4)
-        after = files.copy()
-    after.crash(seed=1)
-    async with Server(server_options(tmp_path), files=after) as server, await Peer.connect(server.address) as peer:
+        after = scenario.copy()
+    after.files.crash(seed=1)
+    async with after.running() as run, run.peer() as peer:
         stream = await peer.ask(m.GetStream("shop/orders"), m.StreamInfo)
         assert (await open_count(peer, "shop/orders"), stream.configuration) == (4, FIXED % (4, "[]"))
         assert await updated(peer, "shop/orders", 4) == 4

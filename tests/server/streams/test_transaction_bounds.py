@@ -1,13 +1,12 @@
-"""How much there may be of open transactions, and what they cost, over a raw connection to a real server."""
+"""How much there may be of open transactions, and what they cost, by one container."""
 
 import re
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.transaction import (
     OPEN_PART_SIZE_BYTES,
@@ -20,7 +19,7 @@ from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.protocol import Peer, RefusedError, Stored, code_of
-from tests.support.servers import server_options
+from tests.support.scenario import Run, Scenario
 from tests.support.transactions import (
     PeerTransaction,
     begin_request,
@@ -32,23 +31,23 @@ from tests.support.transactions import (
 pytestmark = pytest.mark.asyncio
 
 
-async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
+async def test_those_of_one_epoch_share_its_ranges(scenario: Scenario) -> None:
     """Whether they were begun just now, or come from the log or from the checkpoint; the last one gives them back."""
 
-    def opened(server: Server) -> OpenTransactions:
-        return server.opened.container.state.open_transactions
+    def opened(run: Run) -> OpenTransactions:
+        return run.state.open_transactions
 
-    def over(server: Server) -> list[m.TransactionStream]:
-        streams = [each.streams[0] for _, each in sorted(opened(server).by_number.items())]
+    def over(run: Run) -> list[m.TransactionStream]:
+        streams = [each.streams[0] for _, each in sorted(opened(run).by_number.items())]
         assert streams[0] is streams[1]
         assert streams[1] is not streams[2]
         assert streams[2] is streams[3]
         assert [len(each.ranges) for each in streams] == [2, 2, 3, 3]
-        assert opened(server).size_bytes == 4 * TRANSACTION_SIZE_BYTES + 5 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
+        assert opened(run).size_bytes == 4 * TRANSACTION_SIZE_BYTES + 5 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
         return streams
 
-    options = server_options(tmp_path)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    running = scenario.running
+    async with running() as run, run.peer() as peer:
         first, last = await create_stream(peer, "a/b", 2)
         begun = [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2)]
         await begun[1].write(b"event")
@@ -56,31 +55,31 @@ async def test_those_of_one_epoch_share_its_ranges(tmp_path: Path) -> None:
         ranges = [m.KeyRangeRecord(0, middle - 1), m.KeyRangeRecord(middle, KEY_SPACE // 2 - 1)]
         await peer.ask(m.ScaleStream("a/b", [first], ranges), m.StreamInfo)
         begun += [await PeerTransaction.begin(peer, "a/b", name=f"t{each}") for each in range(2, 4)]
-        assert [each.info.streams for each in begun] == [[each] for each in over(server)]
+        assert [each.info.streams for each in begun] == [[each] for each in over(run)]
         assert begun[3].routed_ids[-1] == last
-    async with Server(options) as server:
-        over(server)
-        await server.opened.flusher.flush()
-        await server.opened.flusher.checkpoint()
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        over(server)
+    async with running() as run:
+        over(run)
+        await run.opened.flusher.flush()
+        await run.opened.flusher.checkpoint()
+    async with running() as run, run.peer() as peer:
+        over(run)
         for each in begun:
             await peer.ask(m.AbortTransaction(each.number, ""), m.TransactionReply)
-        assert opened(server).size_bytes == 0
+        assert opened(run).size_bytes == 0
 
 
-async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
+async def test_what_those_that_are_open_may_take(scenario: Scenario) -> None:
     """With what is queued; what one gives back, by its end or when it is prepared, others may take."""
     bound = 2 * TRANSACTION_SIZE_BYTES + 2 * RANGE_SIZE_BYTES + 2 * OPEN_PART_SIZE_BYTES
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_size_bytes_max=2 * bound))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    running = partial(scenario.running, transactions=TransactionsOptions(open_size_bytes_max=2 * bound))
+    async with running() as run, run.peer() as peer:
         await create_stream(peer, "a/b", 2)
         first = await PeerTransaction.begin(peer, "a/b", name="order-7")
         await first.add_parts(first.routed_ids[:1], branch=5)
         await first.append(first.routed_ids[0], b"kept", branch=5)
         await first.add_parts(first.routed_ids[:1], branch=6)
         second = await PeerTransaction.begin(peer, "a/b")
-        assert server.opened.container.state.open_transactions.size_bytes == bound
+        assert run.state.open_transactions.size_bytes == bound
         for request in (
             peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionReply),
             second.add_parts(second.routed_ids[:1]),
@@ -94,17 +93,17 @@ async def test_what_those_that_are_open_may_take(tmp_path: Path) -> None:
         await first.abort()
         await second.add_parts(second.routed_ids[1:])
         await second.commit()
-        assert server.opened.container.state.open_transactions.size_bytes == 0
+        assert run.state.open_transactions.size_bytes == 0
 
 
-async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path) -> None:
+async def test_how_many_may_be_open_over_a_stream_and_by_a_client(scenario: Scenario) -> None:
     """Also of those whose beginning is not durable yet, and of those from before the start, which were nobody's."""
     bounds = TransactionsOptions(open_per_stream_count_max=7, open_per_session_count_max=3)
-    options = server_options(tmp_path, transactions=bounds)
+    running = partial(scenario.running, transactions=bounds)
     async with (
-        Server(options) as server,
-        await Peer.connect(server.address) as peer,
-        await Peer.connect(server.address, session_id=bytes(16)) as other,
+        running() as run,
+        run.peer() as peer,
+        run.peer(session_id=bytes(16)) as other,
     ):
         await create_stream(peer, "a/b", 1)
         await create_stream(peer, "a/c", 1)
@@ -121,20 +120,20 @@ async def test_how_many_may_be_open_over_a_stream_and_by_a_client(tmp_path: Path
         assert await begun_together(other, others[2:3], "a/c") == [None]
         await peer.ask(m.AbortTransaction(numbers[0], ""), m.TransactionReply)
         assert await begun_together(peer, numbers[6:8], "a/b") == [None, ErrorCode.TRANSACTIONS_FULL]
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with running() as run, run.peer() as peer:
         numbers = await reserve(peer, 4)
         # The others were begun by nobody that is known: their share is not that of this address.
         assert await begun_together(peer, numbers[:1], "a/b") == [None]
         assert await begun_together(peer, numbers[1:3], "a/c") == [None, None]
 
 
-async def test_addresses_share_the_bounds(tmp_path: Path) -> None:
+async def test_addresses_share_the_bounds(scenario: Scenario) -> None:
     """Behaviour 104: one address cannot use up the transactions; the error counts, and names what ends one."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=7))
+    running = partial(scenario.running, transactions=TransactionsOptions(open_count_max=7))
     async with (
-        Server(options) as server,
-        await Peer.connect(server.address) as peer,
-        await Peer.connect(server.address, source="127.0.0.2") as other,
+        running() as run,
+        run.peer() as peer,
+        run.peer(address="127.0.0.2") as other,
     ):
         await create_stream(peer, "a/b", 1)
         prepared = await PeerTransaction.begin(peer, "a/b", name="order-7")
@@ -149,7 +148,7 @@ async def test_addresses_share_the_bounds(tmp_path: Path) -> None:
         assert re.search(r"1 are prepared and .* `millrace txn abort --number N`", str(caught.value))
         assert await begun_together(other, await reserve(other, 3), "a/b") == [None, None, full]
         await prepared.abort()
-        opened = server.opened.container.state.open_transactions
+        opened = run.state.open_transactions
         assert (opened.prepared_count, opened.address_count("127.0.0.1"), opened.address_count("127.0.0.2")) == (
             0,
             3,
@@ -191,10 +190,10 @@ async def test_the_streams_of_one_have_so_many_open_segments_at_most(
     assert (await peer.ask(begin_request(other, "a/c"), m.TransactionReply)).changed == 1
 
 
-async def test_a_transaction_has_so_many_bytes_at_most(tmp_path: Path) -> None:
+async def test_a_transaction_has_so_many_bytes_at_most(scenario: Scenario) -> None:
     """What was refused does not count, nor what is sent again; it can be committed, also after a restart."""
-    options = server_options(tmp_path, container=ContainerOptions(transaction_size_bytes_max=10))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    running = partial(scenario.running, container=ContainerOptions(transaction_size_bytes_max=10))
+    async with running() as run, run.peer() as peer:
         first, second = await create_stream(peer, "a/b", 2)
         transaction = await PeerTransaction.begin(peer, "a/b")
         await transaction.add_parts([first, second])
@@ -204,7 +203,7 @@ async def test_a_transaction_has_so_many_bytes_at_most(tmp_path: Path) -> None:
             assert await peer.settled(await transaction.send(part_id, b"12345", event_number=1)) == [Stored(0, True)]
         refused = await transaction.send(transaction.parts[0, second], b"123456", event_number=1)
         assert await peer.settled(refused) == [ErrorCode.TRANSACTION_TOO_LARGE]
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with running() as run, run.peer() as peer:
         transaction.peer = peer
         assert await transaction.append(second, b"1234") == [Stored(0, False)]
         # It begins with what is stored: of the rest there is too much.
@@ -221,9 +220,9 @@ async def test_a_transaction_has_so_many_bytes_at_most(tmp_path: Path) -> None:
         await peer.store(first, b"more than ten bytes")
 
 
-async def test_there_are_bounds(tmp_path: Path) -> None:
-    options = server_options(tmp_path, transactions=TransactionsOptions(open_count_max=3, open_parts_count_max=3))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+async def test_there_are_bounds(scenario: Scenario) -> None:
+    running = partial(scenario.running, transactions=TransactionsOptions(open_count_max=3, open_parts_count_max=3))
+    async with running() as run, run.peer() as peer:
         await create_stream(peer, "a/b", 2)
         first, second = await PeerTransaction.begin(peer, "a/b"), await PeerTransaction.begin(peer, "a/b")
         refused = peer.ask(begin_request(first.ids[-1], "a/b"), m.TransactionReply)
@@ -250,11 +249,11 @@ async def test_there_are_bounds(tmp_path: Path) -> None:
 
 
 async def test_a_commit_that_begins_epochs_respects_the_bound_on_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behaviour 106: it is refused before it is logged, and is committed once the stream is truncated."""
     half = KEY_SPACE // 2
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         (only,) = await create_stream(peer, "a/b", 1)
         torn, plain = [await PeerTransaction.begin(peer, "a/b") for _ in range(2)]
         await torn.write(b"torn")

