@@ -13,13 +13,13 @@ import typer
 import uvloop
 
 from millrace.cli.connecting import JsonOption
-from millrace.cli.disk import SyncedWrites, measure_synced_writes, percentile, probe_file
 from millrace.cli.output import UpdateBar, print_json, print_note, print_table, progress
 from millrace.client.client import Client, connect
 from millrace.client.testing import server
 from millrace.examples.running import ended_by_sigterm
 from millrace.model.figures import duration_text, rate_text, size_text
 from millrace.model.policy import StreamConfig
+from millrace.server.offline.disk import SyncedWrites, measure_synced_writes, percentile, probe_file
 from millrace.wire.limits import MIB
 
 from .rows import (

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from millrace.cli.disk import percentile
 from millrace.client.client import Client
 from millrace.client.read.reader import Reader
 from millrace.client.write.writer import Writer
 from millrace.model.cut import HEAD, TAIL
+from millrace.server.offline.disk import percentile
 from millrace.wire.limits import MIB
 
 SMALL_BYTES: Final = 100

@@ -13,7 +13,6 @@ import uvloop
 from rich.text import Text
 
 from millrace.cli.connecting import JsonOption
-from millrace.cli.disk import percentile
 from millrace.cli.output import picked, print_error, print_json, print_note
 from millrace.client.testing import SETTINGS_SMALL, server
 from millrace.examples.load import eager_settings
@@ -21,6 +20,7 @@ from millrace.examples.running import Program, ended_by_sigterm
 from millrace.model.errors import MissingExtraError
 from millrace.model.extras import DISTRIBUTION
 from millrace.model.figures import count_text, duration_text, size_text
+from millrace.server.offline.disk import percentile
 from millrace.server.offline.findings import Finding, Verification
 from millrace.server.offline.inspect_folder import inspect_folder
 from millrace.server.offline.verification import verify

@@ -1,6 +1,12 @@
 from pathlib import Path
 
-from millrace.cli.disk import PROBE_FILE_BYTES, SyncedWrites, file_system_of, measure_synced_writes, probe_file
+from millrace.server.offline.disk import (
+    PROBE_FILE_BYTES,
+    SyncedWrites,
+    file_system_of,
+    measure_synced_writes,
+    probe_file,
+)
 
 
 def writes(*latencies_s: float) -> SyncedWrites:
