@@ -1,4 +1,4 @@
-"""How a client reaches its server and how long it is patient."""
+"""Options of a client: address, authentication, time limits and retries."""
 
 import math
 import os
@@ -16,24 +16,23 @@ from millrace.wire.limits import DATA_PORT, KIB, MIB
 from .waiting import WaitInfo
 
 ADDRESS_VARIABLE: Final = "MILLRACE_ADDRESS"
-"""The environment variable of the server that a program means when it names none."""
+"""Environment variable with the default address of the server."""
 TOKEN_VARIABLE: Final = "MILLRACE_TOKEN"  # noqa: S105  # a name, not the token
-"""The environment variable of the token that goes with it."""
+"""Environment variable with the token for the server."""
 TOKEN_FILE_VARIABLE: Final = "MILLRACE_TOKEN_FILE"  # noqa: S105  # a name, not the token
-"""The environment variable of the file that holds this token, in place of the token."""
+"""Environment variable with the path of a file that contains the token."""
 ADDRESS_DEFAULT: Final = str(Address("127.0.0.1", DATA_PORT))
 TEXT_SIZE_BYTES_MAX: Final = 7 * KIB
-"""Of the token and of the name of a client: both fit the first frame of a connection."""
+"""Size limit of the token and of the client name, so that both fit in the first frame of a connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How waits between attempts grow: exponentially up to a limit, each shortened by a random part (jitter).
-
-    Clients that lost the same server do not come back in the same instant.
+    """Exponential backoff with jitter between attempts, so that many clients do not reconnect at the same moment.
 
     Attributes:
-        jitter: the part of each wait that is left to chance, 0 to 1.
+        first_s, factor, limit_s: the first wait, its growth with each failure, and the longest wait.
+        jitter: the random fraction of each wait, 0 to 1.
     """
 
     first_s: float = 0.02
@@ -50,34 +49,34 @@ class Backoff:
             raise InvalidArgumentError(f"jitter={self.jitter} must be between 0 and 1")
 
     def wait_s(self, attempt: int, *, chance: float, retry_after_s: float = 0.0) -> float:
-        """Return how long to wait after `attempt` failures in a row (from 1).
+        """Return the wait after `attempt` consecutive failures (from 1), in seconds.
 
         Args:
             chance: a random number in [0, 1).
-            retry_after_s: what the server asked for; never waited less.
+            retry_after_s: the shortest wait, as requested by the server.
         """
-        # Beyond 64 doublings every wait is at its limit; a power that large would overflow a float some day.
+        # After 64 doublings every wait is at its limit; larger powers would overflow a float.
         wait_s = min(self.limit_s, self.first_s * self.factor ** min(attempt - 1, 64))
         return max(retry_after_s, wait_s * (1 - self.jitter * chance))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Options of a client; writers and readers have their own beside them.
+    """Options of a client; see also `WriterOptions` and `ReaderOptions`.
 
     Attributes:
         token: sent in the handshake; never logged.
         tls: True for TLS with the system's certificates, or a context of your own.
-        connect_timeout_s: for one attempt to connect to one address, handshake included.
-        request_timeout_s: for one request, with all reconnects and retries; `math.inf` for no limit.
-        outage_timeout_s: how long readers, tails and the saving of cursors wait, each time, for a server that is away
-            or refuses for now; then a reader ends with `OutageTimeoutError`, which says where to resume.
-        on_waiting: called in the event loop when something begins to wait for the server, with the reason, and with
-            None when nothing waits any more; each time that is logged, too. Must not raise.
-        keepalive_s: after so long a silence the server is asked for a sign of life; after two of them the connection
-            counts as lost. A server that is throttled is heard every 5 s only.
-        in_flight_bytes_max: appends of one connection that may wait for their ack, those of all writers together; each
-            writer has a bound of its own, `WriterOptions.in_flight_bytes_max`.
+        connect_timeout_s: time limit of one attempt to connect to one address, including the handshake.
+        request_timeout_s: time limit of one request, including reconnects and retries; `math.inf` for no limit.
+        outage_timeout_s: how long readers, tails and the saving of cursors wait out an outage of the server, each time.
+            Then a reader raises `OutageTimeoutError`, which has the cut to resume from.
+        on_waiting: called in the event loop with the reason when the client begins to wait for the server, and with
+            None when it no longer waits. Both are logged, too. Must not raise.
+        keepalive_s: after this long without data from the server, the client sends a ping; after twice as long, the
+            connection counts as lost. While the server throttles the client, it sends data only every 5 s.
+        in_flight_bytes_max: unacknowledged appends of one connection, over all writers; each writer has a limit of its
+            own, `WriterOptions.in_flight_bytes_max`.
     """
 
     token: str = field(default="", repr=False)
@@ -110,10 +109,10 @@ class ClientOptions:
 
 
 def chosen_addresses(text: str | None) -> Addresses:
-    """Return the addresses that a caller gave; without them those of MILLRACE_ADDRESS, else 127.0.0.1:9240.
+    """Return the given addresses; by default those in MILLRACE_ADDRESS, else 127.0.0.1:9240.
 
     Raises:
-        InvalidArgumentError: one is none; the message names the variable where that is to blame.
+        InvalidArgumentError: an address is invalid; the message names the environment variable if it comes from there.
     """
     if text is not None:
         return parse_addresses(text)
@@ -127,9 +126,9 @@ def chosen_addresses(text: str | None) -> Addresses:
 def chosen_options(
     options: ClientOptions | None, *, token: str | None, tls: bool | ssl.SSLContext | None
 ) -> ClientOptions:
-    """Return the options with what a caller gave beside them; the token is else that of the environment.
+    """Return the options, overridden by the arguments; the token defaults to that of the environment.
 
-    A token in `options` comes before the environment, and `token=""` sends none. May read the token file.
+    A token in `options` takes precedence over the environment; `token=""` sends none. May read the token file.
 
     Raises:
         InvalidArgumentError: the token, or the token file of the environment, is invalid.
@@ -144,7 +143,7 @@ def read_token(path: Path) -> str:
     """Return the token in a file. Blocks.
 
     Raises:
-        InvalidArgumentError: the file cannot be read, or does not hold one token.
+        InvalidArgumentError: the file cannot be read, or does not contain exactly one token.
     """
     try:
         return parse_token(path.read_bytes())
@@ -161,7 +160,7 @@ def _environment_token() -> str:
     if not path:
         return token
     if token:
-        raise InvalidArgumentError(f"{TOKEN_FILE_VARIABLE}: must not be set where {TOKEN_VARIABLE} is set")
+        raise InvalidArgumentError(f"{TOKEN_FILE_VARIABLE}: must not be set together with {TOKEN_VARIABLE}")
     try:
         return read_token(Path(path))
     except InvalidArgumentError as error:
@@ -169,42 +168,42 @@ def _environment_token() -> str:
 
 
 def _check_text(name: str, value: object) -> None:
-    """Raise if a value cannot be said in the handshake. The value itself is not shown: it may be a secret."""
+    """Raise if the handshake cannot carry a value. The error does not contain the value, which may be a secret."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{name} is text, not {type(value).__name__}")
+        raise InvalidArgumentError(f"{name} must be text, not {type(value).__name__}")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise InvalidArgumentError(f"{name} holds a character that UTF-8 cannot express") from None
     if size > TEXT_SIZE_BYTES_MAX:
-        raise InvalidArgumentError(f"{name} has {size} bytes, at most {TEXT_SIZE_BYTES_MAX} can be sent")
+        raise InvalidArgumentError(f"{name} has {size} bytes; the limit is {TEXT_SIZE_BYTES_MAX}")
 
 
 def parse_addresses(text: str) -> Addresses:
-    """Return the addresses in a text that has commas between them; one that is there twice counts once.
+    """Return the addresses in a comma-separated text, without duplicates.
 
     Raises:
-        InvalidArgumentError: one of them is none; see `parse_address`.
+        InvalidArgumentError: an address is invalid; see `parse_address`.
     """
     parts = text.split(",") if isinstance(text, str) else [text]
     return Addresses(tuple(dict.fromkeys(map(parse_address, parts))))
 
 
 def parse_address(text: str) -> Address:
-    """Return the address in `host`, `host:port` or `[host]:port`; the port is 9240 where none is given.
+    """Return the address in `host`, `host:port` or `[host]:port`; the port defaults to 9240.
 
     Raises:
-        InvalidArgumentError: the text is none of these, or the host is none that can be looked up.
+        InvalidArgumentError: the text has another form, or the host name is invalid.
     """
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"an address is text such as 127.0.0.1:{DATA_PORT}, not {type(text).__name__}")
+        raise InvalidArgumentError(f"an address must be text such as 127.0.0.1:{DATA_PORT}, not {type(text).__name__}")
     address = Address.parse(text, default_port=DATA_PORT)
     if not address.host or not address.port:
-        raise InvalidArgumentError(f"address {text!r} names no {'port' if address.host else 'host'}")
+        raise InvalidArgumentError(f"address {text!r} has no {'port' if address.host else 'host'}")
     try:
         is_name = "\0" not in address.host and bool(address.host.encode("idna"))  # as the look-up does
     except UnicodeError:
         is_name = False
     if not is_name:
-        raise InvalidArgumentError(f"{address.host!r} is no host name: its parts are 1 to 63 characters between dots")
+        raise InvalidArgumentError(f"{address.host!r} is not a host name: parts between dots have 1 to 63 characters")
     return address

@@ -1,8 +1,8 @@
-"""What a client waits for, and since when: noted in one place, logged once, and shown to those who ask.
+"""Waits of a client for its server: recorded in one place, logged once, and shown in the statistics.
 
-Every wait before another attempt is noted here, and every connection that the server throttles. While anything waits,
-each reason is logged as one warning; when nothing waits any more, that is logged, too. `ClientOptions.on_waiting` is
-told the same at the same moments, and `client.statistics().waiting` holds what waits now.
+Every wait before a retry is recorded here, and every connection that the server throttles. Each reason is logged as one
+warning, and the end of the last wait as one line. `ClientOptions.on_waiting` is called at the same moments, and
+`client.statistics().waiting` contains the current wait.
 """
 
 import logging
@@ -18,20 +18,20 @@ from .errors import ConnectionLostError, NoSpaceError, PipelineBrokenError, Thro
 logger = logging.getLogger(__name__)
 
 LOG_INTERVAL_S: Final = 10.0
-"""A reason that comes and goes is logged no more often than this."""
+"""Rate limit of the log lines of one reason."""
 
 
 class WaitReason(StrEnum):
     """Why a client waits."""
 
     UNREACHABLE = "unreachable"
-    """There is no connection to the server."""
+    """The client has no connection to the server."""
     NO_SPACE = "no space"
     """The disk of the server is full."""
     THROTTLED = "throttled"
-    """Something else of the server is full."""
+    """Another resource of the server is full."""
     REFUSED = "refused for now"
-    """The server asks to be asked again, as it does while it shuts down."""
+    """The server asks for a retry, for instance while it shuts down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ class WaitInfo:
     """Why a client waits for its server.
 
     Attributes:
-        since_s: when it began, in seconds of the monotonic clock.
-        detail: what the last attempt, or the server, said.
+        since_s: when the wait began, in seconds of the monotonic clock.
+        detail: the error of the last attempt, or the message of the server.
     """
 
     reason: WaitReason
@@ -52,14 +52,14 @@ class WaitInfo:
 
 
 class Waits:
-    """All that waits in one client. Belongs to one event loop.
+    """All current waits of one client. Belongs to one event loop.
 
     Args:
-        server: what is waited for, as the log is to name it.
-        on_change: called with each reason that is logged, and with None when nothing waits any more. Must not raise.
+        server: name of the server in the log.
+        on_change: called with each reason that is logged, and with None when the last wait has ended. Must not raise.
 
     Attributes:
-        current: the wait that began first, None while nothing waits. May be read in any thread.
+        current: the wait that began first, None if there is none. May be read in any thread.
     """
 
     def __init__(
@@ -73,25 +73,25 @@ class Waits:
         self._monotonic_s = monotonic_s
         self._on_change = on_change
         self.current: WaitInfo | None = None
-        # By who waits, the one that began first before the others.
+        # By waiting object, in the order in which the waits began.
         self._waiting: dict[object, WaitInfo] = {}
-        # Since when something has waited without a break, and the reasons that were logged since.
+        # When the current period of waiting began, and the reasons that were logged since.
         self._begin_s = 0.0
         self._logged: set[WaitReason] = set()
         self._logged_at_s: dict[WaitReason, float] = {}
 
     def begin(self, subject: object, error: MillraceError) -> None:
-        """Note that an attempt of `subject` has failed, and that another one will be made."""
+        """Record that an attempt of `subject` has failed, and will be retried."""
         reason = reason_of(error)
         if reason is not None:
             self._note(subject, reason, str(error))
 
     def throttled(self, subject: object, detail: str) -> None:
-        """Note that the server has told `subject` to slow down."""
+        """Record that the server throttles `subject`."""
         self._note(subject, WaitReason.THROTTLED, detail)
 
     def end(self, subject: object) -> None:
-        """Note that `subject` waits no more; nothing happens if it did not."""
+        """Record that `subject` no longer waits; ignored if it did not."""
         if self._waiting.pop(subject, None) is None:
             return
         self.current = next(iter(self._waiting.values()), None)
@@ -120,14 +120,14 @@ class Waits:
 
 
 def reason_of(error: MillraceError) -> WaitReason | None:
-    """Return why the client waits after an error; None where it is not for the server to recover."""
+    """Return the reason to wait after an error; None if a wait does not help."""
     if isinstance(error, ConnectionLostError):
         return WaitReason.UNREACHABLE
     if isinstance(error, NoSpaceError):
         return WaitReason.NO_SPACE
     if isinstance(error, ThrottledError):
         return WaitReason.THROTTLED
-    # What failed with the append before it only follows from that one.
+    # A broken pipeline only follows from the failed append before it.
     if isinstance(error, RequestError) and error.code is not None and not isinstance(error, PipelineBrokenError):
         return WaitReason.REFUSED
     return None

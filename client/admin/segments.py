@@ -1,7 +1,7 @@
-"""Segments: durable sequences of bytes, by name.
+"""Segments: durable sequences of bytes, addressed by name.
 
-Names are resolved to ids once and remembered; an id that the server no longer knows is forgotten and its name
-resolved again, so a segment that was deleted and created again is found.
+Names are resolved to ids once and cached. If the server no longer knows an id, the name is resolved again, which finds
+a segment that was deleted and created again.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ TAIL_WINDOW_BYTES: Final = 4 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """A segment as it was when the server answered.
+    """Description of a segment at the time of the reply.
 
     Attributes:
-        event_count: events appended since it was created, those truncated included.
+        event_count: events appended since it was created, including truncated ones.
         created_us: Unix microseconds.
     """
 
@@ -47,12 +47,12 @@ class SegmentInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReadResult(ShortRepr):
-    """Bytes that were read.
+    """Result of a read.
 
     Attributes:
-        offset: of the first byte of `data`.
-        at_tail: nothing durable follows `data`.
-        end_of_segment: the segment is sealed and nothing follows `data`, ever.
+        offset: offset of the first byte of `data`.
+        at_tail: `data` ends at the durable tail.
+        end_of_segment: `data` ends at the end of a sealed segment.
         length: durable length of the segment when the bytes were sent.
     """
 
@@ -64,12 +64,12 @@ class ReadResult(ShortRepr):
 
     @property
     def next_offset(self) -> int:
-        """Where to read on."""
+        """The offset of the next read."""
         return self.offset + len(self.data)
 
 
 def checked_segment_name(name: str) -> str:
-    """Return `name` if it is valid: a name of the rule, or the internal name of a stream's segment.
+    """Return `name` if it is a valid name, or the internal name of a stream's segment.
 
     Raises:
         InvalidNameError: otherwise.
@@ -83,21 +83,21 @@ def checked_segment_name(name: str) -> str:
 
 
 def checked_payload(data: Buffer) -> Buffer:
-    """Return `data` if one append can hold it.
+    """Return `data` if it fits in one append.
 
     Raises:
-        EventTooLargeError: more than 16 MiB.
-        InvalidArgumentError: empty.
-        TypeError: not bytes.
+        EventTooLargeError: it has more than 16 MiB.
+        InvalidArgumentError: it is empty.
+        TypeError: it is not bytes.
     """
     if not isinstance(data, bytes):
         if not isinstance(data, bytearray | memoryview):
-            raise TypeError(f"an append holds bytes, not {type(data).__name__}")
-        data = bytes(data)  # owned: the caller may change it before it is sent
+            raise TypeError(f"an append must be bytes, not {type(data).__name__}")
+        data = bytes(data)  # a copy: the caller may change it before it is sent
     if len(data) > APPEND_SIZE_BYTES_MAX:
-        raise EventTooLargeError(f"an append holds at most {APPEND_SIZE_BYTES_MAX} bytes, not {len(data)}")
+        raise EventTooLargeError(f"an append has at most {APPEND_SIZE_BYTES_MAX} bytes, not {len(data)}")
     if not data:
-        raise InvalidArgumentError("an append holds at least one byte")
+        raise InvalidArgumentError("an append must have at least one byte")
     return data
 
 
@@ -116,8 +116,8 @@ class Segments(Handle):
         """Create a segment.
 
         Raises:
-            SegmentExistsError: there is one of that name.
-            AnswerLostError, AnswerTimeoutError: it was sent, and no answer came: it may have been done.
+            SegmentExistsError: a segment of that name exists.
+            AnswerLostError, AnswerTimeoutError: no reply arrived, so the segment may have been created.
         """
         reply = await self._writes.request(m.CreateSegment(checked_segment_name(name)), repeatable=False)
         self._remember(name, reply.segment_id)
@@ -126,18 +126,18 @@ class Segments(Handle):
     async def append(self, name: str, data: Buffer, *, expected_offset: int | None = None) -> int:
         """Append bytes and return the offset of the first; they are durable on return.
 
-        Appends made one after the other, without waiting for each, are applied in that order. Nothing is ever sent
-        twice without a condition. Cancelling forgets the outcome; the bytes may still be stored.
+        Pipelined appends are applied in the order of the calls. Appends without `expected_offset` are never resent. If
+        cancelled, the bytes may still be stored.
 
         Args:
-            expected_offset: store only if the segment has this length.
+            expected_offset: append only if the segment has this length.
 
         Raises:
             ConditionFailedError: the segment has another length.
             SegmentSealedError, SegmentNotFoundError, ThrottledError: nothing was stored.
-            PipelineBrokenError: an append of this client to the same segment failed while this one, which has no
-                condition, was on its way after it; nothing was stored.
-            AnswerLostError, AnswerTimeoutError: it was sent, and no answer came: it may have been done.
+            PipelineBrokenError: an earlier append of this client to the segment failed while this one, without
+                `expected_offset`, was in flight; nothing was stored.
+            AnswerLostError, AnswerTimeoutError: no reply arrived, so the bytes may have been stored.
         """
         data, expected = checked_payload(data), _checked_expected(expected_offset)
         return await self._with_id(
@@ -145,24 +145,24 @@ class Segments(Handle):
         )
 
     async def open(self, name: str) -> "Segment":
-        """Return a handle whose appends need no look-up: for pipelines."""
+        """Resolve the name once, and return a handle for pipelined appends."""
         return Segment(name, await self._resolve(name), self._writes)
 
     async def read(self, name: str, offset: int, *, max_bytes: int = 65536, wait_s: float = 0.0) -> ReadResult:
-        """Read up to `max_bytes` from `offset`; fewer may come. Cancelling is safe.
+        """Read up to `max_bytes` from `offset`; the result may be shorter. Safe to cancel.
 
         Args:
-            max_bytes: at most 8 MiB come at once, whatever is asked for.
-            wait_s: how long to wait at the tail; then the result is empty.
+            max_bytes: a read returns at most 8 MiB.
+            wait_s: how long to wait for bytes at the tail before an empty result.
 
         Raises:
-            SegmentTruncatedError: `offset` is below the start.
-            OffsetBeyondEndError: `offset` is beyond the length.
+            SegmentTruncatedError: `offset` was truncated.
+            OffsetBeyondEndError: `offset` is beyond the tail.
             SegmentDamagedError: the bytes fail their checksum on the server.
         """
         are_numbers = isinstance(offset, int) and isinstance(max_bytes, int) and isinstance(wait_s, int | float)
         if not are_numbers or offset < 0 or max_bytes < 1 or not wait_s >= 0:
-            raise InvalidArgumentError(f"offset={offset!r}, max_bytes={max_bytes!r}, wait_s={wait_s!r} cannot be read")
+            raise InvalidArgumentError(f"invalid offset={offset!r}, max_bytes={max_bytes!r} or wait_s={wait_s!r}")
         size_max = min(max_bytes, READ_SIZE_BYTES_MAX)
         wait_ms = int(min(wait_s, READ_WAIT_S_MAX) * 1000)
         piece = await self._with_id(
@@ -174,14 +174,14 @@ class Segments(Handle):
         return _result(piece)
 
     async def tail(self, name: str, offset: int | None = None) -> AsyncGenerator[ReadResult, None]:
-        """Yield bytes from `offset` on (None: the tail) as they become durable, until the end of a sealed segment.
+        """Yield bytes from `offset` (None: the tail) as they become durable, until the end of a sealed segment.
 
-        The server pushes; nothing is polled. Reconnects by itself, without a gap or a repeat. Closing or cancelling
-        the iterator ends the subscription.
+        The server pushes the bytes. The subscription survives reconnects without gap or repeat. Closing or cancelling
+        the iterator ends it.
 
         Raises:
             SegmentTruncatedError, OffsetBeyondEndError: `offset` is not in the segment.
-            SegmentNotFoundError: there is none, or it was deleted.
+            SegmentNotFoundError: the segment does not exist, or was deleted.
         """
         info = await self.info(name)
         start = info.length if offset is None else offset
@@ -193,33 +193,33 @@ class Segments(Handle):
             subscription.close()
 
     async def info(self, name: str) -> SegmentInfo:
-        """Return what a segment is now.
+        """Return the current description of a segment.
 
         Raises:
-            SegmentNotFoundError: there is none of that name.
+            SegmentNotFoundError: no segment has that name.
         """
         reply = await self._writes.request(m.GetSegment(0, checked_segment_name(name)))
         self._remember(name, reply.segment_id)
         return _info(reply)
 
     async def seal(self, name: str) -> SegmentInfo:
-        """Let a segment take no more appends, forever; sealing it again changes nothing."""
+        """Seal a segment: it never accepts appends again. Idempotent."""
         segment_id = await self._resolve(name)
         return _info(await self._writes.request(m.SealSegment(segment_id)))
 
     async def truncate(self, name: str, offset: int) -> SegmentInfo:
-        """Drop everything before `offset`; the offsets of the rest do not change.
+        """Truncate the bytes before `offset`; the offsets of the rest do not change.
 
         Raises:
-            OffsetBeyondEndError: beyond the length.
+            OffsetBeyondEndError: `offset` is beyond the tail.
         """
         if offset < 0:
-            raise InvalidArgumentError(f"offset={offset} is no offset")
+            raise InvalidArgumentError(f"offset must be at least 0, not {offset}")
         segment_id = await self._resolve(name)
         return _info(await self._writes.request(m.TruncateSegment(segment_id, offset)))
 
     async def delete(self, name: str) -> bool:
-        """Delete a segment with all its bytes; False if there was none."""
+        """Delete a segment with all its bytes; False if it does not exist."""
         try:
             segment_id = await self._resolve(name)
         except SegmentNotFoundError:
@@ -229,12 +229,12 @@ class Segments(Handle):
         return bool(reply.changed)
 
     async def merge(self, target: str, *, source: str) -> SegmentInfo:
-        """Move all bytes of the sealed segment `source` to the end of `target`, as one; return the target.
+        """Move all bytes of the sealed segment `source` to the end of `target`, atomically; return the target.
 
-        Repeating it changes nothing: a source that is gone because it was merged into that target is no error.
+        Idempotent: a source that was merged into the target before is not an error.
 
         Raises:
-            SegmentNotFoundError: one of them does not exist.
+            SegmentNotFoundError: one of the segments does not exist.
         """
         target_id = await self._resolve(target)
         try:
@@ -246,7 +246,7 @@ class Segments(Handle):
         return _info(await self._writes.request(request))
 
     async def list(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
-        """Yield the segments whose names start with `prefix`, in the order of their names."""
+        """Yield the segments whose names start with `prefix`, sorted by name."""
         after = ""
         while True:
             page = await self._writes.request(m.ListSegments(prefix, after, LIST_PAGE_COUNT_MAX))
@@ -262,12 +262,12 @@ class Segments(Handle):
         return reply.value if reply.present else None
 
     async def set_attribute(self, name: str, key: str, *, expected: bytes | None, value: bytes | None) -> None:
-        """Set an attribute if it has the expected value; absent (None) is a value.
+        """Compare and set an attribute; None stands for an absent attribute.
 
         Raises:
-            AttributeConditionFailedError: it has another value; nothing was changed.
-            AttributesFullError: the attributes of the segment, or of all segments, would get too large.
-            AnswerLostError, AnswerTimeoutError: it was sent, and no answer came: it may have been done.
+            AttributeConditionFailedError: the value differs from the expected one; nothing was changed.
+            AttributesFullError: the attributes of the segment, or of all segments, would exceed their size limit.
+            AnswerLostError, AnswerTimeoutError: no reply arrived, so the attribute may have been set.
         """
         message = m.SetAttribute(
             segment_id=await self._resolve(name),
@@ -288,7 +288,7 @@ class Segments(Handle):
         return (await self.info(name)).segment_id
 
     async def _with_id(self, name: str, ask: Callable[[int], Awaitable[R]]) -> R:
-        """Return the answer about the id of a name; if that is a remembered one that is gone, about its id now."""
+        """Call `ask` with the id of a name; if a cached id is unknown to the server, resolve the name and retry."""
         remembered = self._ids.get(name)
         try:
             return await ask(remembered or await self._resolve(name))
@@ -300,7 +300,7 @@ class Segments(Handle):
 
 
 class Segment:
-    """A handle of one segment for pipelines of appends: made by `client.segments.open`."""
+    """A handle for pipelined appends to one segment. Made by `client.segments.open`."""
 
     def __init__(self, name: str, segment_id: int, channel: Channel) -> None:
         self.name = name
@@ -313,13 +313,13 @@ class Segment:
         return await self._channel.append(data, segment_id=self.segment_id, expected_offset=expected)
 
     def append_nowait(self, data: Buffer) -> "asyncio.Future[int]":
-        """Send an append now; the future holds its offset once it is durable. Applied in the order of the calls.
+        """Send an append now; the future resolves to its offset once it is durable. Applied in the order of the calls.
 
-        The future fails with `OutcomeUnknownError` if the connection is lost first; nothing is sent twice.
+        If the connection is lost first, the future raises `OutcomeUnknownError`; nothing is resent.
 
         Raises:
-            BufferFullError: too many appends wait for their acks; `await drain()` between bursts.
-            ConnectionLostError: there is no open connection; `await drain()` makes one.
+            BufferFullError: too many appends are in flight; `await drain()` between bursts.
+            ConnectionLostError: not connected; `await drain()` connects.
         """
         self._channel.check()
         data = checked_payload(data)
@@ -334,17 +334,17 @@ class Segment:
         return connection.append(data, segment_id=self.segment_id)
 
     async def drain(self) -> None:
-        """Wait until the connection is open and has room for another append. Cancelling is safe."""
+        """Wait until the connection is open and has room for another append. Safe to cancel."""
         connection = await self._channel.connection()
         await connection.wait_for_room(APPEND_SIZE_BYTES_MAX)
 
 
 def _checked_expected(expected_offset: int | None) -> int:
-    """Return the condition of an append as `Channel.append` takes it: -1 for none."""
+    """Return the condition of an append for `Channel.append`; -1 for none."""
     if expected_offset is None:
         return -1
     if expected_offset < 0:
-        raise InvalidArgumentError(f"expected_offset={expected_offset} is no offset")
+        raise InvalidArgumentError(f"expected_offset must be at least 0, not {expected_offset}")
     return expected_offset
 
 

@@ -1,9 +1,9 @@
-"""Reads bytes of a byte stream from any offset: those that were written, where `tell` said they would be.
+"""Reads bytes of a byte stream from any offset, as `tell` of a `ByteWriter` returns it.
 
     async with client.byte_reader("logs/raw", follow=True) as reader:
         while data := await reader.read(65536): ...    # waits at the tail; b"" at the end of a sealed stream
 
-While the server is away a read waits; an end to that is `ClientOptions.outage_timeout_s`.
+Reads wait out an outage of the server, for up to `ClientOptions.outage_timeout_s`.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ READ_AHEAD_BYTES: Final = 256 * KIB
 
 
 class ByteReader(Handle):
-    """Reads bytes of a byte stream, from any place. Made by `client.byte_reader`; an async context manager.
+    """Reads bytes of a byte stream, from any offset. Made by `client.byte_reader`; an async context manager.
 
-    Several tasks may share it: each call is carried out as a whole, after those that began before it.
+    Several tasks may share it: calls are atomic, and run in the order in which they began.
     """
 
     def __init__(self, channel: Channel, stream: str, *, offset: int, follow: bool) -> None:
@@ -44,9 +44,9 @@ class ByteReader(Handle):
         self._offset = offset
         self._follow = follow
         self._segment_id = 0
-        # Held by the call that is carried out.
+        # Held by the running call.
         self._turn = asyncio.Lock()
-        # Bytes that were read ahead; they start at `_offset`.
+        # The read-ahead buffer, which starts at `_offset`.
         self._ahead = memoryview(b"")
 
     def _facts(self) -> Iterator[str]:
@@ -57,8 +57,8 @@ class ByteReader(Handle):
         """Find the stream.
 
         Raises:
-            StreamNotFoundError: there is none.
-            InvalidArgumentError: it has, or had, more than one segment.
+            StreamNotFoundError: the stream does not exist.
+            InvalidArgumentError: the stream has, or had, more than one segment.
         """
         self._segment_id = (await fetch_byte_stream(self._channel, self.stream)).segments[0].segment_id
         return self
@@ -66,17 +66,17 @@ class ByteReader(Handle):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; nothing is fetched except by a read."""
+        """Close. Nothing to do: only reads fetch bytes."""
 
     def tell(self) -> int:
         """Return the offset of the next byte to be read."""
         return self._offset
 
     async def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to an offset, from the start of all offsets, from here (SEEK_CUR) or from the tail (SEEK_END).
+        """Move to an offset: absolute, relative to the current one (SEEK_CUR), or to the tail (SEEK_END).
 
         Raises:
-            InvalidArgumentError: below 0.
+            InvalidArgumentError: the new offset is below 0, or `whence` is invalid.
         """
         async with self._turn:
             return await self._seek(offset, whence)
@@ -88,26 +88,26 @@ class ByteReader(Handle):
             timeout_s = self._channel.options.outage_timeout_s
             offset += (await fetch_byte_stream(self._channel, self.stream, timeout_s=timeout_s)).segments[0].length
         elif whence != io.SEEK_SET:
-            raise InvalidArgumentError(f"whence={whence} is none of SEEK_SET, SEEK_CUR and SEEK_END")
+            raise InvalidArgumentError(f"whence must be SEEK_SET, SEEK_CUR or SEEK_END, not {whence}")
         if offset < 0:
-            raise InvalidArgumentError(f"{offset} is no offset")
+            raise InvalidArgumentError(f"offset must be at least 0, not {offset}")
         skipped = offset - self._offset
         self._ahead = self._ahead[skipped:] if 0 <= skipped <= len(self._ahead) else memoryview(b"")
         self._offset = offset
         return offset
 
     async def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, at most `size`; below 0: all up to the tail, with `follow` up to the end.
+        """Return up to `size` bytes; if it is negative, all bytes up to the tail, or with `follow` up to the end.
 
-        Empty at the tail; with `follow` it waits there, and only the end of a sealed stream is empty. Cancelling loses
-        nothing.
+        Returns b"" at the tail. With `follow` it waits there, and returns b"" only at the end of a sealed stream.
+        Cancelling loses no bytes.
 
         Raises:
-            SegmentTruncatedError: the offset was truncated away; `seek` to its `start_offset`.
+            SegmentTruncatedError: the offset was truncated; `seek` to `start_offset` of the error.
             StreamNotFoundError: the stream was deleted.
-            OffsetBeyondEndError: the offset is after the tail.
+            OffsetBeyondEndError: the offset is beyond the tail.
             SegmentDamagedError: the bytes fail their checksum on the server.
-            OutageTimeoutError: the server was away for `outage_timeout_s`; a later read continues.
+            OutageTimeoutError: the server was unavailable for `outage_timeout_s`; a later read continues.
         """
         async with self._turn:
             return await self._read(size) if size >= 0 else await self._gather(sys.maxsize)
@@ -124,21 +124,21 @@ class ByteReader(Handle):
         return data
 
     async def readexactly(self, size: int) -> bytes:
-        """Return exactly so many bytes. Cancelling loses nothing.
+        """Return exactly `size` bytes. Cancelling loses no bytes.
 
         Raises:
-            EOFError: the stream ends before; the place is where it was.
+            EOFError: the stream ends before; the offset is unchanged.
         """
         async with self._turn:
             start = self._offset
             data = await self._gather(size)
             if len(data) < size:
                 await self._seek(start)
-                raise EOFError(f"{self.stream} ends {size - len(data)} bytes before {start + size}")
+                raise EOFError(f"{self.stream} ends {size - len(data)} bytes before offset {start + size}")
             return data
 
     async def _gather(self, size: int) -> bytes:
-        """Return so many bytes, fewer where the stream ends before; if that fails, the place is where it was."""
+        """Return `size` bytes, or fewer at the end of the stream; after an error the offset is unchanged."""
         start, pieces, missing = self._offset, [], size
         try:
             while missing and (piece := await self._read(min(missing, READ_SIZE_BYTES_MAX))):
@@ -151,7 +151,7 @@ class ByteReader(Handle):
 
     async def _fetch(self, size: int) -> Piece:
         if not self._segment_id:
-            raise NotOpenError("the reader was not opened yet: use `async with`")
+            raise NotOpenError("the reader is not open yet: enter it with `async with`")
         timeout_s = self._channel.options.outage_timeout_s
         request = m.Read(
             segment_id=self._segment_id,
@@ -161,17 +161,17 @@ class ByteReader(Handle):
         )
         try:
             return await self._channel.read(request, timeout_s=timeout_s)
-        except SegmentNotFoundError as error:  # the only segment is never truncated away
+        except SegmentNotFoundError as error:  # the only segment is deleted only with its stream
             raise StreamNotFoundError(f"{self.stream} was deleted") from error
         except SegmentTruncatedError as error:
             start = error.start_offset or 0
             message = (
-                f"offset {self._offset} was truncated, {start - self._offset} bytes are lost; "
-                f"seek({start}) resumes with what is left"
+                f"offset {self._offset} was truncated: {start - self._offset} bytes are lost; "
+                f"seek({start}) continues with the rest"
             )
             raise SegmentTruncatedError(replace(error.facts, subject=self.stream, message=message)) from None
         except MillraceError as error:
             if not error.retriable:
                 raise
-            message = f"{self.stream} is read up to offset {self._offset}, given up after {timeout_s:g} s: {error}"
+            message = f"{self.stream} was read up to offset {self._offset}; given up after {timeout_s:g} s: {error}"
             raise OutageTimeoutError(message) from error

@@ -250,21 +250,21 @@ class Reader(EventReader):
         return batch
 
     def _place_of(self, event: Event) -> Position:
-        """Return the place before an event of the block that was handed out last."""
+        """Return the position before an event of the current block."""
         current, place = self._current, event.position
         if current is None or current[:2] != place[:2] or not current.start <= place.event_index < current.end:
-            raise InvalidArgumentError(f"{place} is not of the block that was handed out last")
+            raise InvalidArgumentError(f"{place} is not an event of the current block")
         return Position(place.offset, place.event_index)
 
     def rest(self) -> PlacedBlock | None:
-        """Return what is left to hand out of the current block; None if there is none, or all of it was."""
+        """Return the unread rest of the current block, None if there is none."""
         current, left = self._current, length_hint(self._events)
         return None if current is None or not left else current._replace(start=self._indexes[-left])
 
     async def _take_block(self) -> PlacedBlock | None:
-        """Return what is left of the current block, or the next one that holds an event; None at the end.
+        """Return the rest of the current block, or the next block with events; None at the end.
 
-        Waits in one place, before anything is taken.
+        Waits only before it takes a block, so cancelling loses none.
         """
         if (rest := self.rest()) is not None:
             return rest
@@ -275,7 +275,7 @@ class Reader(EventReader):
         return placed
 
     async def poll(self) -> PlacedBlock | None:
-        """Return the next block that is here and holds an event. Nothing may be current. Raises like `__anext__`."""
+        """Return an available block with events, if any. There must be no current block. Raises like `__anext__`."""
         try:
             return await self._poll()
         except MillraceError as error:
@@ -289,7 +289,7 @@ class Reader(EventReader):
                 raise ClientClosedError("the reader was closed")
             if self._returned:
                 return self._returned.popleft()
-            # Everything that was taken was handed out, so what is finished was handed out to its end.
+            # No block is current, so every finished source was read to its end.
             if self._advance_wanted:
                 self._advance()
             try:
@@ -303,7 +303,7 @@ class Reader(EventReader):
                 return placed
             self._channel.check()
             if self._advance_wanted:
-                continue  # what was just taken held no event, and was the last of its segment
+                continue  # the block just taken was empty, and the last of its segment
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 self._advance_wanted = True
@@ -311,11 +311,11 @@ class Reader(EventReader):
             return None
 
     async def _moved_with_head(self) -> bool:
-        """Go to the head of the stream as it is now, if the reader has not left the old one; return whether it did.
+        """Move to the current head of the stream, if the reader is still at the old head; return whether it moved.
 
         Raises:
-            CutTruncatedError, StreamNotFoundError: in the words of someone who starts to read here. What the reader
-                held was handed out, what follows is lost.
+            CutTruncatedError, StreamNotFoundError: as for a reader that starts at this position; the next events are
+                lost.
         """
         info = await self._stream_now()
         try:
@@ -338,15 +338,15 @@ class Reader(EventReader):
         timeout_s = self._channel.options.outage_timeout_s
         info = await fetch_stream(self._channel, self.stream, replaced_from=replaced_from, timeout_s=timeout_s)
         if info.stream_id != self._stream_id:
-            raise StreamNotFoundError(f"{self.stream} was deleted; the one of that name now is another stream")
+            raise StreamNotFoundError(f"{self.stream} was deleted; another stream has its name now")
         return info
 
     # --- successors ---
 
     def _start_sources(self) -> None:
-        """Fetch from the position on; what is fetched already is left alone.
+        """Start a source for each segment at the position that has none.
 
-        Segments that are new share what the others leave of the window: after a scaling, what their predecessors had.
+        New segments share the part of the window that the others leave: after a scaling, that of their predecessors.
         """
         new = [each for each in self._places if each not in self._sources and self._lineage.by_id[each].holds(self.key)]
         if not new:
@@ -367,25 +367,25 @@ class Reader(EventReader):
             source.start()
 
     def _is_passed(self, segment_id: int) -> bool:
-        """Return whether a segment was handed out to its end, and its successors are to be read, if there are any."""
+        """Return whether a segment was read to its end, so that its successors come next, if it has any."""
         if segment_id in self._stopped or (self._is_bounded and segment_id not in self._whole):
             return False
         if not self._lineage.by_id[segment_id].holds(self.key):
-            # Nothing is read here; but what replaced it together with others may be.
+            # The segment is skipped, but its successors may hold the key.
             return self._lineage.replacement(segment_id) is not None
         source = self._sources.get(segment_id)
         if source is not None:
             return source.finished
-        # A successor that was just found: only that it is empty can be known.
+        # A new successor without a source: it is passed only if it is known to be empty.
         return self._is_bounded and self._limits[segment_id] == START
 
     @property
     def is_over(self) -> bool:
-        """Whether all was read, if `poll` has just returned nothing."""
+        """Whether the reader is at its end; valid after `poll` has returned None."""
         return self._refreshing is None and all(source.finished for source in self._sources.values())
 
     def _advance(self) -> None:
-        """Continue with the successors of what was handed out to its end. No block may be current."""
+        """Continue with the successors of segments read to their end. There must be no current block."""
         self._advance_wanted = False
         for segment_id in self._lineage.advance(self._places, self._is_passed, start=(0, 0)):
             source = self._sources.pop(segment_id, None)
@@ -399,31 +399,31 @@ class Reader(EventReader):
             self._refreshing.add_done_callback(self._refreshed)
 
     def _unreplaced(self) -> list[int]:
-        """Return the segments that have ended, of which it is not known yet what replaced them."""
+        """Return the segments that have ended, and whose successors are not known yet."""
         return [each for each in self._places if self._is_passed(each) and self._lineage.replacement(each) is None]
 
     async def _ask_lineage(self) -> None:
-        """Learn what replaced the segments that have ended."""
-        # What ends while the answer is on its way is not in it: that is asked for next.
+        """Fetch the successors of the segments that have ended."""
+        # Segments that end during the request may be missing in the reply: the next request covers them.
         ended = self._unreplaced()
         info = await self._stream_now(replaced_from=self._epoch + 1)
-        # The reader may have left some of them meanwhile, and they may be deleted.
+        # Meanwhile the reader may have left some of them, and they may have been deleted.
         ended = [segment_id for segment_id in ended if segment_id in self._sources]
         listed: dict[int, StreamPart] = {segment.segment_id: segment for segment in info.segments}
         known = self._lineage.by_id
         if any(each not in listed and not part.sealed_epoch for each, part in known.items()):
-            # Replaced and truncated away: its successors are left in the history only.
+            # A segment was replaced and truncated: only the history still names its successors.
             timeout_s = self._channel.options.outage_timeout_s
             history = await fetch_history(self._channel, self.stream, timeout_s=timeout_s)
             listed = {segment.segment_id: segment for segment in parts_of_history(history)} | listed
         else:
-            # Of what is known, only replaced segments are as they were, and only those after the position matter.
+            # Known replaced segments do not change, and only those after the position matter.
             passed = self._lineage.before(self._places)
             kept = {each: part for each, part in known.items() if part.sealed_epoch and each not in passed}
             listed = kept | listed
         strange = [each for each in ended if each not in listed or not (info.sealed or listed[each].sealed_epoch)]
         if strange:
-            raise ServerFailedError(f"{self.stream}: segments {strange} have ended, and nothing has replaced them")
+            raise ServerFailedError(f"{self.stream}: segments {strange} have ended, but have no successors")
         self._lineage = Lineage(listed.values())
         self._epoch, self._sealed = info.epoch, info.sealed
 
@@ -437,7 +437,7 @@ class Reader(EventReader):
     # --- blocks ---
 
     def _take_ready(self) -> PlacedBlock | None:
-        """Return a block that is here and holds an event, of each segment in turn."""
+        """Return an available block with events, round robin over the segments."""
         ready = self._ready
         while ready:
             source = ready[0]
@@ -454,7 +454,7 @@ class Reader(EventReader):
         return None
 
     def _take_company(self) -> PlacedBlock | None:
-        """As `_take_ready`, for a batch that holds something already: an error is left for the next call."""
+        """Return a further block for a batch, like `_take_ready`; errors are left for the next call."""
         try:
             return self._returned.popleft() if self._returned else self._take_ready()
         except MillraceError:
@@ -472,11 +472,11 @@ class Reader(EventReader):
         super()._wake()
 
     def leave(self, placed: PlacedBlock) -> None:
-        """Count a block as handed out."""
+        """Count a block as read."""
         self._places[placed.segment_id] = placed.next_place
         if self._current is not None and self._current[:2] == placed[:2]:
             self._current, self._events = None, iter(())
 
 
 OpenReader = Callable[[Slice, ReaderOptions], Awaitable[Reader]]
-"""Returns a reader of one stream, not entered yet."""
+"""Returns a reader of one stream, to be entered."""

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Discover = Callable[[], Awaitable[list[Slice]]]
-"""Returns what of each stream is to be read that matches a pattern now."""
+"""Returns the slices to read of the streams that match a pattern now."""
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A stream that is read.
+    """A stream with its reader.
 
     Attributes:
-        is_found: it matched a pattern, and may be deleted.
-        is_woken: `poll` of its reader may return something.
+        is_found: the stream only matched a pattern, so it may be deleted.
+        is_woken: `poll` of its reader may return a block.
     """
 
     reader: Reader
@@ -50,10 +50,10 @@ class _Member:
 class StreamsReader(EventReader):
     """Reads several streams. Made by `client.reader`; an async context manager and iterator; belongs to one event loop.
 
-    Several tasks may share it, see `EventReader`; the positions are those of all of them together.
+    Several tasks may share it (see `EventReader`), and then share its positions.
 
     Args:
-        named: streams that must be there; the others match a pattern, and may be deleted.
+        named: streams that must exist; the others match a pattern, and may be deleted.
     """
 
     has_stream: ClassVar[bool] = True
@@ -76,13 +76,13 @@ class StreamsReader(EventReader):
         self._discover = discover
         self._options = options
         self._members: dict[str, _Member] = {}
-        # Where streams were left that are sealed, or were read to their ends.
+        # The final positions of streams that were read to their ends.
         self._ended: dict[str, StreamCut] = {}
         self._woken: deque[_Member] = deque()
         self._discovering: asyncio.Task[None] | None = None
-        # Why no more streams are looked for.
+        # The error that ended the search for new streams.
         self._failure: BaseException | None = None
-        # The block that is being handed out; `_events` is the rest of its events.
+        # The current block; `_events` holds its remaining events.
         self._current: tuple[_Member, PlacedBlock] | None = None
         self._stream_of: dict[int, str] = {}
 
@@ -93,7 +93,7 @@ class StreamsReader(EventReader):
         yield "closed" if self._closed else "open"
 
     async def __aenter__(self) -> Self:
-        """Begin to fetch."""
+        """Start fetching."""
         try:
             for part in self._parts:
                 try:
@@ -101,7 +101,7 @@ class StreamsReader(EventReader):
                 except StreamNotFoundError:
                     if part.stream in self._named:
                         raise
-                    # Deleted since it was found.
+                    # It was deleted after it was listed.
         except BaseException:
             self.close()
             raise
@@ -111,7 +111,7 @@ class StreamsReader(EventReader):
         return self
 
     def close(self) -> None:
-        """Fetch no more; `positions` can still be asked for."""
+        """Stop fetching; `positions` can still be called."""
         self._closed = True
         if self._discovering is not None and not self._channel.guard.forked:
             self._discovering.cancel()
@@ -120,9 +120,9 @@ class StreamsReader(EventReader):
         self._wake()
 
     async def arrow_batches(self) -> "AsyncIterator[pa.RecordBatch]":
-        """Yield the events as record batches, each of one stream, which a last column `stream` names; needs pyarrow.
+        """Yield the events as record batches of one stream each, with a last column `stream`; needs pyarrow.
 
-        The other columns are those of `millrace.client.read.arrow`. A batch counts as read when it is handed out.
+        The other columns are those of `millrace.client.read.arrow`. A batch counts as read when it is yielded.
         Raises like `__anext__`.
         """
         from .arrow import with_stream
@@ -137,14 +137,13 @@ class StreamsReader(EventReader):
             yield batch
 
     def stream_of(self, event: Event) -> str:
-        """Return the name of the stream of an event that this reader handed out."""
+        """Return the name of the stream of an event that this reader returned."""
         return self._stream_of[event.segment]
 
     def positions(self) -> dict[str, StreamCut]:
-        """Return for each stream the cut after what was handed out of it.
+        """Return the cut after the events returned so far, for each stream.
 
-        A reader that is given them as `start` continues without gap or repeat; streams that it finds beside them are
-        new, and read from their heads.
+        A reader with these cuts as `start` continues without gap or repeat, and reads new streams from their heads.
         """
         return {**self._ended, **{name: member.reader.position() for name, member in self._members.items()}}
 
@@ -161,7 +160,7 @@ class StreamsReader(EventReader):
         return True
 
     async def _take_block(self) -> tuple[_Member, PlacedBlock] | None:
-        """Return what is left of the current block, or the next one that holds an event; None at the end."""
+        """Return the rest of the current block, or the next block with events; None at the end."""
         if self._current is not None:
             member, placed = self._current
             if (rest := member.reader.rest()) is not None:
@@ -182,7 +181,7 @@ class StreamsReader(EventReader):
             await self._wait()
 
     async def _poll(self, member: _Member) -> tuple[_Member, PlacedBlock] | None:
-        """Return a block of one stream if one is here; see to it that it is asked again when there may be one."""
+        """Return an available block of one stream, if any; mark the stream to be polled again when needed."""
         member.is_woken = False
         try:
             placed = await member.reader.poll()
@@ -196,7 +195,7 @@ class StreamsReader(EventReader):
             self._changed(member)
             raise
         if placed is not None:
-            self._changed(member)  # after the others
+            self._changed(member)  # at the end of the queue
             return member, placed
         if member.reader.is_over:
             self._ended[member.reader.stream] = member.reader.position()
@@ -210,13 +209,13 @@ class StreamsReader(EventReader):
         self._wake()
 
     def _leave(self, member: _Member) -> None:
-        """Read a stream no more."""
+        """Stop reading a stream."""
         del self._members[member.reader.stream]
         member.reader.on_change = lambda: None
         member.reader.close()
 
     async def _join(self, part: Slice) -> None:
-        """Read a stream, too."""
+        """Start reading a stream."""
         share_bytes = self._options.window_bytes // max(len(self._parts), len(self._members) + 1)
         options = replace(self._options, window_bytes=max(SEGMENT_WINDOW_BYTES_MIN, share_bytes))
         reader = await self._open_reader(part, options)
@@ -226,7 +225,7 @@ class StreamsReader(EventReader):
         self._changed(member)
 
     async def _discover_streams(self) -> None:
-        """Let streams join that match a pattern; what cannot be asked now is asked the next time."""
+        """Add new streams that match a pattern, periodically; retry after transient errors."""
         assert self._discover is not None
         while True:
             await self._channel.clock.sleep(self._options.discover_interval_s)
@@ -235,11 +234,11 @@ class StreamsReader(EventReader):
                     if part.stream not in self._members and part.stream not in self._ended:
                         await self._join(part)
             except StreamNotFoundError:
-                continue  # deleted since it was found
+                continue  # it was deleted after it was listed
             except MillraceError as error:
                 if not error.retriable:
                     raise
-                logger.info("streams that match cannot be looked for now error=%s", error)
+                logger.info("search for new streams failed, will retry error=%s", error)
 
     def _discovered(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled():

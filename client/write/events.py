@@ -1,4 +1,4 @@
-"""Events on their way through a writer: as they were written, and packed into a block."""
+"""Events in a writer: as written by the caller, and packed into blocks."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from millrace.model.errors import MillraceError
 from millrace.model.event_block import unpack_block
 
 EVENT_COST_BYTES: Final = 64
-"""What an event that waits is counted beside its value and key: its objects and its columns."""
+"""Memory of the objects of a pending event, beside its value and key."""
 
 
 class WriteResult(NamedTuple):
-    """Where events are durable: the result of a write.
+    """Result of a write: the position of the block that contains the events.
 
     Attributes:
-        segment_id: 0 if an earlier writer of the id stored them: then only that is known.
-        offset: of their block in the segment; None if it had been stored before and the server did not keep where.
-        event_number: of the first event of their block; 0 if it is not known.
-        event_count: events in their block; 0 if it is not known.
+        segment_id: 0 if an earlier writer with the id stored the events; then the position is unknown.
+        offset: offset of the block in the segment; None if it was stored before, at an unknown offset.
+        event_number: number of the first event of the block; 0 if unknown.
+        event_count: events in the block; 0 if unknown.
     """
 
     segment_id: int
@@ -30,10 +30,10 @@ class WriteResult(NamedTuple):
 
 
 NOTHING_STORED: Final = WriteResult(0, None, 0, 0)
-"""The outcome of a call without events."""
+"""The result of a call without events."""
 
 BlockOutcome = WriteResult | MillraceError
-"""What became of a block: where it is stored, or why it is not."""
+"""The outcome of a block: its position, or the error."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,12 +41,12 @@ class Call:
     """A call of `write_many`: one future for all of its events, in one block or in one for each of several segments.
 
     Attributes:
-        order: its place among the blocks and calls of its writer; see `Block.order`.
-        missing: how many of its blocks have no outcome yet.
-        outcome: of the last block that had one, or the first error.
-        followers: blocks that have their outcome, and are to be resolved after it.
-        is_partial: whether some of its events were stored before; their keys are in none of its blocks.
-        is_divided: whether what was written after it waits for it: it is partial, or has or had several blocks.
+        order: its rank among the blocks and calls of its writer; see `Block.order`.
+        missing: number of its blocks without an outcome.
+        outcome: outcome of its last resolved block, or the first error.
+        followers: blocks with an outcome that must be resolved after this call.
+        is_partial: whether some of its events were stored before, and are in none of its blocks.
+        is_divided: whether later writes must be resolved after it: it is partial, or has or had several blocks.
     """
 
     future: "asyncio.Future[WriteResult]"
@@ -59,16 +59,16 @@ class Call:
 
 
 class Events(NamedTuple):
-    """Events in the order written: with a future each, or of one call.
+    """Events in the order written: with one future each, or all of one call.
 
     Attributes:
-        keys, times: a list with one for each, or one for all.
-        futures: empty for those of a call.
-        cost_bytes: what the writer counts for them until they have their outcome.
-        headers: by the index of the event, of those that have some.
-        order: of the first block that they were in before, 0 if they were in none; see `Block.order`.
-        block_count: in how many blocks they were.
-        sequences: one for each, ascending; None if they have none.
+        keys, times: a list with one entry per event, or one value for all.
+        futures: empty for events of a call.
+        cost_bytes: bytes that they occupy in the buffer of the writer until they have an outcome.
+        headers: headers by index of the event.
+        order: order of the first block that contained them, 0 if none did; see `Block.order`.
+        block_count: number of blocks that contained them.
+        sequences: one per event, ascending; None for events without sequences.
     """
 
     values: list[bytes]
@@ -83,14 +83,14 @@ class Events(NamedTuple):
     sequences: Sequence[int] | None = None
 
     def counted(self) -> "Events":
-        """Return the events with what the writer counts for them."""
+        """Return the events with `cost_bytes` computed."""
         assert isinstance(self.keys, list)
         cost_bytes = sum(map(len, self.values)) + sum(len(key) for key in self.keys if key is not None)
         cost_bytes += sum(checked_headers(each)[1] for each in self.headers.values())
         return self._replace(cost_bytes=cost_bytes + EVENT_COST_BYTES * len(self.values))
 
     def at(self, places: Sequence[int]) -> "Events":
-        """Return some of the events, in the order of `places`; what they cost is left to the caller."""
+        """Return the events at some indexes, in that order; the caller sets `cost_bytes`."""
         values, keys, times, futures, sequences = self.values, self.keys, self.times, self.futures, self.sequences
         headers = self.headers and {new: self.headers[i] for new, i in enumerate(places) if i in self.headers}
         if isinstance(keys, list):
@@ -113,12 +113,12 @@ class Block:
     """A packed block and the futures that its outcome resolves.
 
     Attributes:
-        futures: of its events, if they have one each.
-        cost_bytes: what the writer counts for its events until they have their outcome.
-        call: that all of its events belong to, if they have one future together.
-        order: ascends among the blocks of a segment, and from each block to what was written later under its keys.
-        sequences: of its events, ascending; None if they have none.
-        error: why it will never be stored, once that is known.
+        futures: one per event, unless they belong to a call.
+        cost_bytes: bytes that its events occupy in the buffer of the writer until they have an outcome.
+        call: the call of all its events, if they share one future.
+        order: ascends among the blocks of a segment, and along the writes of each key.
+        sequences: of its events, ascending; None for events without sequences.
+        error: the reason why it can never be stored, if known.
     """
 
     payload: bytearray
@@ -133,7 +133,7 @@ class Block:
 
     @property
     def last_number(self) -> int:
-        """The number of its last event."""
+        """Number of its last event."""
         return self.event_number + self.event_count - 1
 
     def resolve(self, outcome: BlockOutcome) -> None:
@@ -142,7 +142,7 @@ class Block:
         resolve(futures if self.call is None else [self.call.future], outcome)
 
     def unpack(self) -> Events:
-        """Return the events, so that they can go into other blocks."""
+        """Return the events, to pack them into other blocks."""
         events = unpack_block(self.payload)
         assert events.timestamps is not None
         return Events(
@@ -165,16 +165,16 @@ def order_of(sequence: int) -> int:
 
 
 def resolve(futures: "Sequence[asyncio.Future[WriteResult]]", outcome: BlockOutcome) -> None:
-    """Resolve futures, those that were not cancelled."""
+    """Resolve all futures that were not cancelled."""
     if isinstance(outcome, MillraceError):
         for future in futures:
             if not future.done():
                 future.set_exception(outcome)
-                # Retrieved here: flush() and leaving the writer raise the same error, so silence loses nothing,
-                # and a report by asyncio for each of a million events would bury it.
+                # Mark it as retrieved: flush() and leaving the writer raise the same error, and a report by asyncio for
+                # each of a million events would bury it.
                 future.exception()
     elif futures:
-        # Looked up here once: of an object that has a dictionary, as futures do, a method is searched for at each call.
+        # Methods are looked up once: futures have a dictionary, so each call would search it.
         kind = type(futures[0])
         is_done, set_result = kind.done, kind.set_result
         for future in futures:
@@ -183,7 +183,7 @@ def resolve(futures: "Sequence[asyncio.Future[WriteResult]]", outcome: BlockOutc
 
 
 def block_of(payload: bytearray, events: Events, *, event_number: int = 0, error: MillraceError | None = None) -> Block:
-    """Return the block of events that were packed, or that no append can hold."""
+    """Return the block of packed events, or of events that are too large for an append."""
     return Block(
         payload,
         events.futures,
@@ -198,7 +198,7 @@ def block_of(payload: bytearray, events: Events, *, event_number: int = 0, error
 
 
 def joined(parts: Sequence[Events]) -> Events:
-    """Return the events of one call, or of none: in the order of their sequences, or one part after another."""
+    """Concatenate events of one call, or of none; events with sequences are sorted by them."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -1,4 +1,4 @@
-"""What a caller may choose for a writer."""
+"""Options of a writer."""
 
 import math
 from dataclasses import dataclass
@@ -17,17 +17,18 @@ class WriterOptions:
     """Options of a writer.
 
     Attributes:
-        block_size_bytes: a block is sent at this size even while others are in flight.
-        in_flight_bytes_max: blocks of this writer that were sent and not yet acked. All writers of a client share one
-            connection, which has a bound of its own, `ClientOptions.in_flight_bytes_max`.
-        buffer_bytes_max: everything that was written and is not yet durable; beyond it `write` raises BufferFullError.
-        drain_high_bytes, drain_low_bytes: `drain` waits above the one until it is below the other.
-        delivery_timeout_s: how long blocks are sent again, while none is stored, because the server cannot be reached
-            or has no room; then the writer ends with `DeliveryTimeoutError`. `math.inf` is no limit, and so is None
-            for a writer with an id; for one without, None is 120 s.
+        block_size_bytes: a block of this size is sent even while others are in flight.
+        in_flight_bytes_max: unacknowledged blocks of this writer. All writers of a client share one connection, which
+            has a limit of its own, `ClientOptions.in_flight_bytes_max`.
+        buffer_bytes_max: all events that are not durable yet; above it `write` raises BufferFullError.
+        drain_high_bytes, drain_low_bytes: `drain` waits above the high mark, until the buffer is below the low mark.
+        delivery_timeout_s: how long blocks are resent without success, because the server is unreachable or full. Then
+            the writer fails with `DeliveryTimeoutError`. `math.inf` is no limit. None is no limit for a writer with an
+            id, and 120 s for one without.
+        compression: of the blocks.
 
     Raises:
-        ValueError: a value that cannot be.
+        ValueError: an invalid value.
         MissingExtraError: the package of the compression is not installed.
     """
 
@@ -55,6 +56,6 @@ class WriterOptions:
 
 
 def delivery_limit_s(timeout_s: float | None, *, is_named: bool) -> float:
-    """Return how long a writer sends again, given its option `delivery_timeout_s`."""
-    # A named writer can be resumed by its id, so it has no reason to give up by itself.
+    """Return the time limit of retries, in seconds, for the option `delivery_timeout_s`."""
+    # A program can resume a named writer by its id, so such a writer does not give up by itself.
     return timeout_s if timeout_s is not None else math.inf if is_named else UNNAMED_DELIVERY_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""What the server knows of a named writer, and what that says of each of its events."""
+"""State of a named writer on the server, and the outcome of each of its events."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,26 +17,26 @@ from .routing import place_of
 
 
 class EventOutcome(StrEnum):
-    """What became of an event, as far as the server knows."""
+    """Outcome of an event, as the server knows it."""
 
     STORED = "stored"
     NOT_STORED = "not stored"
     EXPIRED = "expired"
-    """It was known once: the writer was idle for too long since."""
+    """Unknown: the writer was idle for too long, and its event numbers have expired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WriterInfo(ShortRepr):
-    """A named writer and one stream.
+    """State of a named writer on one stream.
 
     Attributes:
-        number: under which the server knows the writer; another one after it expired and started over.
-        epoch: under which it was opened last. Appends under a lower one are refused.
-        active_us: when it was opened or stored something last, in Unix microseconds; it may be a minute too early.
-        expired_us: when its event numbers were dropped because it was idle; None while they are kept.
-        last_event_numbers: of the last stored event in each segment of the stream, 0 where it never wrote; empty if
-            they have expired.
-        sequences: which of the caller's own numbers are stored on the stream.
+        number: the server's number of the writer; a new one after it expired and started over.
+        epoch: the epoch of its last opening. Appends under a lower epoch are rejected.
+        active_us: time of its last opening or append, in Unix microseconds; up to a minute too early.
+        expired_us: when its event numbers expired because it was idle; None if they are kept.
+        last_event_numbers: number of its last stored event in each segment of the stream, 0 if it never wrote there;
+            empty if they have expired.
+        sequences: the sequences that are stored on the stream.
         is_refused: whether it cannot be opened for the stream until `client.reset_sequences`.
     """
 
@@ -52,37 +52,37 @@ class WriterInfo(ShortRepr):
 
     @property
     def stored_through(self) -> int:
-        """Everything that was written with a sequence up to this one is durable; -1 if nothing is."""
+        """The highest sequence up to which all events are durable; -1 if none is."""
         return self.sequences.through
 
     def outcome_of_sequence(self, sequence: int, *, key: str | None = None) -> EventOutcome:
-        """Return what became of the event with this sequence and key. One that is not stored may still be in flight."""
+        """Return the outcome of the event with this sequence and key. An event that is not stored may be in flight."""
         if self.expired_us is not None:
             return EventOutcome.EXPIRED
         is_stored = self.sequences.is_stored(sequence, place=place_of(key, sequence=sequence))
         return EventOutcome.STORED if is_stored else EventOutcome.NOT_STORED
 
     def outcome(self, segment_id: int, event_number: int) -> EventOutcome:
-        """Return what became of one event. One that is not stored may still be in flight.
+        """Return the outcome of one event. An event that is not stored may be in flight.
 
         Raises:
-            InvalidArgumentError: the stream has no such segment (any more), or numbers do not go so low.
+            InvalidArgumentError: the segment does not belong to the stream, or was truncated; or the number is below 1.
         """
         if event_number < 1:
-            raise InvalidArgumentError(f"event numbers start from 1, {event_number} is none")
+            raise InvalidArgumentError(f"event number must be at least 1, not {event_number}")
         if self.expired_us is not None:
             return EventOutcome.EXPIRED
         if segment_id not in self.last_event_numbers:
-            raise InvalidArgumentError(f"{self.stream} has no segment {segment_id}; truncation drops whole segments")
+            raise InvalidArgumentError(f"segment {segment_id} does not belong to {self.stream}, or was truncated")
         return EventOutcome.STORED if event_number <= self.last_event_numbers[segment_id] else EventOutcome.NOT_STORED
 
 
 async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> WriterInfo | None:
-    """Return what the server knows of a writer and of its events in a stream, None if it was never opened.
+    """Return the state of a writer on a stream, None if the writer was never opened.
 
     Raises:
-        StreamNotFoundError: there is no such stream.
-        RequestTimeoutError: the stream changed faster than it could be asked about, for `request_timeout_s`.
+        StreamNotFoundError: the stream does not exist.
+        RequestTimeoutError: for `request_timeout_s`, the stream was scaled faster than its segments could be fetched.
     """
     retry = channel.retry()
     while True:
@@ -95,8 +95,8 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
             for start in range(SEGMENTS_PER_STREAM_MAX, len(segment_ids), SEGMENTS_PER_STREAM_MAX):
                 page = m.GetWriter(writer_id, segment_ids[start : start + SEGMENTS_PER_STREAM_MAX])
                 states += (await channel.request(page)).states
-        except SegmentNotFoundError as error:  # truncated away between the requests
-            await retry.wait(stream_changed(f"nothing is known of writer {writer_id!r}", stream, retry, error))
+        except SegmentNotFoundError as error:  # truncated between the requests
+            await retry.wait(stream_changed(f"the state of writer {writer_id!r} is unknown", stream, retry, error))
             continue
         if not reply.known and not reply.expired_us:
             return None
@@ -116,10 +116,10 @@ async def fetch_writer_info(channel: Channel, stream: str, writer_id: str) -> Wr
 def stream_changed(
     what: str, stream: str, retry: Retry, error: SegmentNotFoundError | None = None
 ) -> RequestTimeoutError:
-    """Return the error for a stream that changes between each two requests about it; `error` is the last answer."""
+    """Return the error for a stream that changes between any two requests; `error` is the last reply."""
     timeout = RequestTimeoutError(
-        f"{what}: {stream} changed each of {retry.failures + 1} times between being asked which segments it has and"
-        f" being asked about them, for {retry.limit_s:g} s" + (f"; the last answer was: {error}" if error else "")
+        f"{what}: in each of {retry.failures + 1} attempts within {retry.limit_s:g} s, {stream} was scaled or truncated"
+        " after its segments were fetched" + (f"; the last reply was: {error}" if error else "")
     )
     timeout.__cause__ = error
     return timeout

@@ -87,7 +87,7 @@ def test_a_client_reads_its_token_from_the_file_in_the_environment(
         (b"\n", "", "PATH: cannot use the token file: the file holds no token"),
         (b"a\nb\n", "", "PATH: cannot use the token file: the file has several lines"),
         ("a\n".encode("utf-16"), "", "PATH: cannot use the token file: the token is not UTF-8"),
-        (b"a\n", TOKEN, "must not be set where MILLRACE_TOKEN is set"),
+        (b"a\n", TOKEN, "must not be set together with MILLRACE_TOKEN"),
     ],
 )
 def test_a_wrong_token_file_in_the_environment_is_named(

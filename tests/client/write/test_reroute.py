@@ -260,7 +260,8 @@ async def test_a_stream_that_changes_between_any_two_requests_is_a_timeout() -> 
         await turns()
         await server.clock.advance(1.0)
     with pytest.raises(
-        RequestTimeoutError, match=rf"not opened: {STREAM} changed each of \d+ times .* for 30 s; .* SEGMENT_NOT_FOUND"
+        RequestTimeoutError,
+        match=rf"not opened: in each of \d+ attempts within 30 s, {STREAM} .*; .* SEGMENT_NOT_FOUND",
     ):
         await opening
     assert sum(isinstance(request, m.OpenWriter) for request in server.requests) > 10
