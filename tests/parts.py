@@ -8,8 +8,8 @@
     python -m tests.parts auto --minutes 20       # two parts and a seed, drawn from the content of HEAD
 
 A slow test belongs to the part of its folder. Each command of a part takes a seed and a number of minutes, and begins
-nothing new when its minutes are over. Running out of time is not a failure. A failed check is one, and so is a command
-that has not ended `ENDING_MINUTES` after its time.
+nothing new when its minutes are over; a target of make runs whole. Running out of time is not a failure. A failed check
+is one, and so is a command that has not ended `ENDING_MINUTES` after its time.
 """
 
 import argparse
@@ -29,7 +29,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 ENDING_MINUTES: Final = 10.0
 DRAWN_COUNT: Final = 2
 
-PYTEST: Final = ("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+PYTHON: Final = (sys.executable, "-m")
+PYTEST: Final = (*PYTHON, "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Part:
         title: what it tests, in some words.
         folder: where its slow tests are, relative to the repository; folders of other parts in it are left out.
         programs: the modules that it runs, which take `--seed` and `--minutes`.
+        targets: the targets of make that it runs, whole.
         properties: whether it runs the property tests with more examples.
         is_drawn: whether `auto` may draw it: only what runs on a bare machine.
     """
@@ -47,6 +49,7 @@ class Part:
     title: str
     folder: str = ""
     programs: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
     properties: bool = False
     is_drawn: bool = True
 
@@ -76,6 +79,7 @@ PARTS: Final = {
         "the whole kill matrix, and chained queries",
         programs=("tests.spark_source.kills", "tests.spark_source.kills.test_chain"),
     ),
+    "spark40": Part("the Spark tests with the oldest PySpark that is supported", targets=("spark40",), is_drawn=False),
     "schedules": Part("virtual clusters over a faulty store", programs=("tests.simulation",)),
     "properties": Part("property tests with ten times the examples, drawn afresh", properties=True),
 }
@@ -91,7 +95,7 @@ class Outcome:
 
 
 def commands(part: Part, *, seed: int, minutes: float) -> list[list[str]]:
-    """Return the arguments of `python -m` for each command of a part; the minutes are shared by its commands."""
+    """Return the commands of a part, which share the minutes."""
     if part.folder:
         others = [each.folder for each in PARTS.values() if each.folder.startswith(f"{part.folder}/")]
         ignored = [f"--ignore={folder}" for folder in others]
@@ -99,8 +103,10 @@ def commands(part: Part, *, seed: int, minutes: float) -> list[list[str]]:
     if part.properties:
         drawn = ["--hypothesis-profile=thorough", f"--hypothesis-seed={seed}"]
         return [[*PYTEST, "-m", "hypothesis and not slow and not spark", f"--minutes-max={minutes:g}", *drawn]]
+    if part.targets:
+        return [["make", target] for target in part.targets]
     share = minutes / len(part.programs)
-    return [[program, "--seed", str(seed), "--minutes", f"{share:g}"] for program in part.programs]
+    return [[*PYTHON, program, "--seed", str(seed), "--minutes", f"{share:g}"] for program in part.programs]
 
 
 def draw(tree: str) -> tuple[list[str], int]:
@@ -116,9 +122,9 @@ def run(name: str, *, seed: int, minutes: float) -> Outcome:
     each_command = commands(PARTS[name], seed=seed, minutes=minutes)
     limit_s = (minutes / len(each_command) + ENDING_MINUTES) * 60
     for command in each_command:
-        shown = shlex.join(["python", "-m", *command])
+        shown = shlex.join(["python", *command[1:]] if command[0] == sys.executable else command)
         print(f"\n== {name}: {shown}", flush=True)
-        if not _succeeds([sys.executable, "-m", *command], limit_s):
+        if not _succeeds(command, limit_s):
             failed.append(shown)
     return Outcome(name, time.monotonic() - started_s, tuple(failed))
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parts import DRAWN_COUNT, PARTS, ROOT, commands, draw, main
+from tests.parts import DRAWN_COUNT, PARTS, PYTHON, ROOT, commands, draw, main
 
 FOLDERS = {name: part.folder for name, part in PARTS.items() if part.folder}
 
@@ -25,13 +25,14 @@ def test_each_file_of_tests_is_in_one_part() -> None:
 
 def test_each_command_has_a_seed_or_marks_and_its_share_of_the_minutes() -> None:
     assert commands(PARTS["matrix"], seed=7, minutes=20) == [
-        ["tests.spark_source.kills", "--seed", "7", "--minutes", "10"],
-        ["tests.spark_source.kills.test_chain", "--seed", "7", "--minutes", "10"],
+        [*PYTHON, "tests.spark_source.kills", "--seed", "7", "--minutes", "10"],
+        [*PYTHON, "tests.spark_source.kills.test_chain", "--seed", "7", "--minutes", "10"],
     ]
     (server,) = commands(PARTS["server"], seed=7, minutes=20)
     assert server[-4:] == ["-m", "slow or spark", "--minutes-max=20", "tests/server"]
     (properties,) = commands(PARTS["properties"], seed=7, minutes=20)
     assert properties[-2:] == ["--hypothesis-profile=thorough", "--hypothesis-seed=7"]
+    assert commands(PARTS["spark40"], seed=7, minutes=20) == [["make", "spark40"]]
 
 
 def test_equal_content_draws_equal_parts_and_each_part_is_drawn_by_some() -> None:
