@@ -366,7 +366,7 @@ class Server:
                 unauthenticated_connections=self.connections.unauthenticated_count,
                 tail_bytes=state.tail_bytes,
                 unflushed_segments=len(state.unflushed),
-                exclusive_writers=len(state.exclusive_writers.durable),
+                exclusive_writers=len(state.durable.exclusive_writers),
                 sequences_refused_total=container.sequences_refused_total,
                 damaged_entities=len(state.quarantine),
                 request_bytes=self._request_memory.held_bytes,

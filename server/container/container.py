@@ -190,7 +190,7 @@ class SegmentContainer:
         segment.check_appendable()
         if state.quarantine:
             state.quarantine.check_appendable(run.segment_id, run.writer_number)
-        if exclusive_writers := state.exclusive_writers.admitted:
+        if exclusive_writers := state.admitted.exclusive_writers:
             check_exclusive(segment, run, exclusive_writers)
         if progress is not None:
             check_event_number(segment, progress, run)

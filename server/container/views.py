@@ -11,9 +11,10 @@ record is durable. So the admitted view is the fold of the durable one and of al
     None        row         the deletion is queued
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from .dirty_set import DirtySet
 from .entity_cache import EntityCache
 
 Row = TypeVar("Row")
@@ -161,3 +162,38 @@ class DurableView(Generic[Row]):
         else:
             entity.durable = row
             self._cache.changed(entity)
+
+
+class MapView(dict[int, Row], Generic[Row]):
+    """All rows of one kind in one view, by number: of a kind that is in memory as a whole, without a cache.
+
+    Change it by `put` only.
+
+    Args:
+        changed: gets the number of each row that is replaced or deleted, for the next checkpoint.
+    """
+
+    def __init__(self, rows: Mapping[int, Row], *, changed: DirtySet[int] | None = None) -> None:
+        super().__init__(rows)
+        self._changed = changed
+
+    def put(self, number: int, row: Row | None) -> None:
+        """Implement `View`."""
+        before = self.get(number)
+        if row is None:
+            self.pop(number, None)
+        else:
+            self[number] = row
+        if self._changed is not None and row != before:
+            self._changed.add(number)
+
+    def become(self, rows: Mapping[int, Row]) -> None:
+        """Have the rows of another view."""
+        self.clear()
+        self.update(rows)
+
+
+def move_all(view: View[Row], numbers: Iterable[int], step: Step[Row], record: Any) -> None:
+    """Replace each of some rows by the row after a record."""
+    for number in numbers:
+        move(view, number, step, record)

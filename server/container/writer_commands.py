@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.names import checked_writer_id
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.state.sequences import StreamProgress, check_told
@@ -114,9 +113,6 @@ class WriterCommands:
             writer.streams[stream_id] = progress
         if writer_id and not known:
             self._state.admitted_writers[writer_id] = writer
-        if take is not None:
-            exclusive = ExclusiveWriter(writer.writer_number, epoch, writer_id, now_us)
-            self._state.exclusive_writers.admit(stream_id, exclusive)
         if fenced is not None:
             fence(fenced)
         await decided
@@ -131,7 +127,7 @@ class WriterCommands:
 
     def _check_free(self, stream_id: int) -> None:
         """Raise StreamHasExclusiveWriterError if a stream has an exclusive writer: no other is opened for it."""
-        holder = self._state.exclusive_writers.admitted.get(stream_id)
+        holder = self._state.admitted.exclusive_writers.get(stream_id)
         if holder is not None:
             raise StreamHasExclusiveWriterError.of(holder, subject=self._stream(stream_id).name)
 
@@ -235,7 +231,6 @@ class WriterCommands:
             m.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
         )
         self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
-        self._state.exclusive_writers.admit_expiry({*marked, *forgotten})
         return decided
 
     def describe(self, writer: Writer | None, segment_ids: Iterable[int], *, stream_id: int) -> m.WriterOpened:

@@ -309,7 +309,7 @@ def _judge_damages(found: OfflineContainer, *, file: str) -> Iterator[Item]:
 
 def _judge_exclusive_writers(found: OfflineContainer, *, file: str) -> Iterator[Item]:
     """Check that those from which alone a stream takes events are there, and the streams."""
-    for stream_id, writer in sorted(found.state.exclusive_writers.durable.items()):
+    for stream_id, writer in sorted(found.state.durable.exclusive_writers.items()):
         stream, known = found.state.streams.get(stream_id), found.state.writers.get(writer.number)
         if stream is None or stream.sealed:
             yield Finding(file, f"{writer} is the exclusive writer of stream {stream_id}, which takes no events")

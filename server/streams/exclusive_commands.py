@@ -81,7 +81,7 @@ class ExclusiveCommands:
 
     def _of(self, stream_id: int) -> ExclusiveWriter | None:
         """Return the exclusive writer that a stream has when all is durable that is queued."""
-        return self._state.exclusive_writers.admitted.get(stream_id)
+        return self._state.admitted.exclusive_writers.get(stream_id)
 
     async def _pin_before(self, stream_id: int, writer_id: str = "") -> Pins:
         """Wait until an exclusive writer can be opened for a stream, or its writer released.
@@ -106,10 +106,8 @@ class ExclusiveCommands:
 
     def _is_busy(self, stream_id: int, name: str) -> bool:
         # One whose opening is on its way, and the first of its writer, is not there yet to be fenced.
-        exclusive = self._state.exclusive_writers
-        return exclusive.admitted.get(stream_id) != exclusive.durable.get(stream_id) or self._streams.is_being_decided(
-            name
-        )
+        durable = self._state.durable.exclusive_writers.get(stream_id)
+        return self._of(stream_id) != durable or self._streams.is_being_decided(name)
 
     def _check_opening(self, stream_id: int, expected: Sequence[m.SavedPosition]) -> None:
         """Check that an exclusive writer may be opened for a stream; in the step in which that is queued.
@@ -127,7 +125,7 @@ class ExclusiveCommands:
             raise StreamSealedError("the stream is sealed", subject=stream.name)
         if expected:
             self._check_tail(stream, expected)
-        admitted = self._state.exclusive_writers.admitted
+        admitted = self._state.admitted.exclusive_writers
         if stream_id not in admitted and len(admitted) >= EXCLUSIVE_WRITERS_COUNT_MAX:
             raise InvalidArgumentError(
                 f"at most {EXCLUSIVE_WRITERS_COUNT_MAX} streams have an exclusive writer at a time; release one",
@@ -169,7 +167,6 @@ class ExclusiveCommands:
                     fenced_epoch=0 if fenced is None else fenced.admitted_epoch + 1,
                 )
             )
-            self._state.exclusive_writers.admit_release(stream_id)
             if fenced is not None:
                 fence(fenced)
             await decided

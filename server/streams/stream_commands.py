@@ -95,7 +95,7 @@ class StreamCommands:
             last = page_of if is_next else stream.epoch
             page, next_epoch = self._page(stream, first=replaced_from, last=last)
             listed, is_sealed = [*(() if is_next else stream.open_parts), *page], stream.sealed
-        exclusive = self._state.exclusive_writers.durable.get(stream.stream_id) or _NOBODY
+        exclusive = self._state.durable.exclusive_writers.get(stream.stream_id) or _NOBODY
         return m.StreamInfo(
             created=int(created),
             stream_id=stream.stream_id,

@@ -210,7 +210,7 @@ class TransactionCommands:
                     f" {stream.stream_id} now: fetch it and begin again",
                     subject=stream.name,
                 )
-            holder = self._state.exclusive_writers.admitted.get(stream.stream_id)
+            holder = self._state.admitted.exclusive_writers.get(stream.stream_id)
             if holder is not None:
                 raise StreamHasExclusiveWriterError.of(holder, subject=stream.name)
         self._limits.check_open_count(over, session_id, address)

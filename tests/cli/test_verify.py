@@ -372,9 +372,10 @@ def test_exclusive_writers_are_shown_and_checked(run: Run, verify: Verify, tmp_p
             stream = await peer.ask(m.CreateStream("shop/orders", 1, ""), m.StreamInfo)
             await peer.ask(m.OpenWriter("till-7", [], 0, stream.stream_id, exclusive=1), m.WriterOpened)
             if is_wrong:
-                writers = started.opened.container.state.exclusive_writers
-                writers.store(stream.stream_id, ExclusiveWriter(4711, 1, "nobody", 0))
-                writers.store(4712, ExclusiveWriter(4711, 1, "nobody", 0))
+                state = started.opened.container.state
+                for view in (state.admitted, state.durable):
+                    view.exclusive_writers.put(stream.stream_id, ExclusiveWriter(4711, 1, "nobody", 0))
+                    view.exclusive_writers.put(4712, ExclusiveWriter(4711, 1, "nobody", 0))
 
     asyncio.run(fill(is_wrong=False))
     assert verify(tmp_path) == []

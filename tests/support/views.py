@@ -7,7 +7,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.apply import move_rows
 from millrace.server.container.state.container_state import ContainerState, StateView
 from millrace.server.container.state.current_batch import CurrentBatch
-from millrace.server.container.views import AdmittedView
+from millrace.server.container.views import AdmittedView, MapView
 
 ADMITTED_ONLY: Final = (
     "admitted_writers",
@@ -70,7 +70,6 @@ def _pairs(state: ContainerState) -> Iterator[Pair]:
             if segment is not None and stream.is_empty(segment_id):
                 # Not two views, but one fact in two entities.
                 yield f"length of empty segment {segment_id}", segment.start_offset, segment.length
-    yield "exclusive writers", state.exclusive_writers.admitted, state.exclusive_writers.durable
     yield "attribute bytes", state.admitted_attribute_bytes, state.attribute_bytes
     for name in ADMITTED_ONLY:
         yield name, dict(getattr(state, name)), {}
@@ -102,7 +101,9 @@ def _folded(container: SegmentContainer) -> Iterator[Pair]:
     """Fold what is in flight over the durable rows: the admitted rows are the same."""
     state = container.state
     producers = FoldedRows(state.durable.producers)
-    batch = CurrentBatch(state, StateView(producers=producers), sequence=state.sequence + 1, wall_time_us=0)
+    exclusive_writers = MapView(state.durable.exclusive_writers)
+    view = StateView(producers=producers, exclusive_writers=exclusive_writers)
+    batch = CurrentBatch(state, view, sequence=state.sequence + 1, wall_time_us=0)
     for batch.item in container.in_flight.records():
         move_rows(batch)
     admitted = state.admitted.producers
@@ -110,6 +111,7 @@ def _folded(container: SegmentContainer) -> Iterator[Pair]:
     for each in [*state.producers.present(), *admitted.queued.values()]:
         yield f"row of producer {each.name}", each.admitted, producers.changed.pop(each.number, each.durable)
     yield "producers that are not in memory", {}, producers.changed
+    yield "exclusive writers", dict(state.admitted.exclusive_writers), dict(exclusive_writers)
 
 
 def differences(container: SegmentContainer) -> list[str]:

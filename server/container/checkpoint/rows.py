@@ -68,15 +68,13 @@ def take_rows(state: ContainerState) -> CheckpointRows:
                 deleted = [key for key in changed if key[0] not in entities]
                 removed[detail.table] = [*deleted, *map(_row_key, touched)]
                 added[detail.table] = _touched_rows(detail, cache, touched)
-    exclusive = state.exclusive_writers
-    streams = exclusive.unstored.take()
+    exclusive = state.durable.exclusive_writers
+    streams = state.changed_exclusive.take()
     removed[EXCLUSIVE_WRITERS] = [(stream_id,) for stream_id in streams]
     added[EXCLUSIVE_WRITERS] = [
-        exclusive_writer_row(stream_id, exclusive.durable[stream_id])
-        for stream_id in streams
-        if stream_id in exclusive.durable
+        exclusive_writer_row(stream_id, exclusive[stream_id]) for stream_id in streams if stream_id in exclusive
     ]
-    counts[EXCLUSIVE_WRITERS] = len(exclusive.durable)
+    counts[EXCLUSIVE_WRITERS] = len(exclusive)
     return CheckpointRows(
         removed=removed,
         forgotten_writers=state.forgotten_writers.take(),

@@ -9,7 +9,7 @@ from millrace.model.event_times import EventTimeBounds
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.lineage import StreamPart
 from millrace.server.container.kind import Detail, Kind
-from millrace.server.container.state import apply_streams
+from millrace.server.container.state import apply_streams, exclusive_writers
 from millrace.server.container.state.labels import LABEL_TIMES, config_of, labels_of
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream, epoch_key, part_key
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
@@ -196,5 +196,6 @@ STREAMS: Final[Kind[Stream]] = Kind(
     ),
     archive=StreamArchive,
     records=apply_streams.RECORDS,
+    transitions=exclusive_writers.TRANSITIONS,
     scopes={"streams": attrgetter("segment_ids"), "open_streams": attrgetter("open_ids")},
 )

@@ -144,10 +144,9 @@ def _configure(batch: CurrentBatch, stream: Stream) -> None:
         state.event_times.pop(stream_id, None)
 
 
-def _stream_sealed(batch: CurrentBatch, stream: Stream, record: m.StreamSealed) -> None:
+def _stream_sealed(batch: CurrentBatch, stream: Stream, _: m.StreamSealed) -> None:
     stream.sealed = True
     seal_segments(batch, stream.segment_ids)
-    batch.state.exclusive_writers.end_stream(record.stream_id)
 
 
 def _check_cut(batch: CurrentBatch, record: m.StreamTruncated | m.StreamStartMoved) -> None:
@@ -190,7 +189,6 @@ def _move_start(batch: CurrentBatch, stream_id: int, positions: Sequence[m.Saved
 
 
 def _stream_deleted(batch: CurrentBatch, record: m.StreamDeleted) -> None:
-    batch.state.exclusive_writers.end_stream(record.stream_id)
     stream = batch.state.streams.remove(record.stream_id)
     if stream is None:
         return

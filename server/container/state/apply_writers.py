@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.kind import RecordStep
 from millrace.wire import messages as m
@@ -11,6 +10,7 @@ from millrace.wire.append_run import AppendRun
 
 from .clock_history import ClockReading
 from .current_batch import EPOCH_MAX, CurrentBatch
+from .exclusive_writers import held_by
 from .quarantine import CONTAINER
 from .segment import Segment, WriterProgress
 from .sequences import SequenceRefusal, SequenceView
@@ -80,7 +80,8 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
         if before is not None:
             if not before.expired_us:  # damage has taken the record that says so
                 state.forget_progress([before.writer_number])
-                state.exclusive_writers.expire([before.writer_number])
+                for stream_id in held_by(batch.view.exclusive_writers, [before.writer_number]):
+                    batch.view.exclusive_writers.put(stream_id, None)
             state.writers.remove(before.writer_number)
             state.quarantine.discard("writers", before.writer_number)
         writer = state.admitted_writers.pop(record.writer_id, None)
@@ -104,10 +105,6 @@ def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
         view.is_plain = view.is_plain or bool(record.is_plain)
         state.touch_sequences(writer, record.stream_id)
     if record.is_exclusive:
-        state.exclusive_writers.store(
-            record.stream_id,
-            ExclusiveWriter(writer.writer_number, record.writer_epoch, writer.writer_id, record.opened_us),
-        )
         _fence(batch, record.fenced_number, record.fenced_epoch)
 
 
@@ -122,7 +119,6 @@ def _check_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
 
 
 def _exclusive_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
-    batch.state.exclusive_writers.release(record.stream_id, number=record.writer_number, epoch=record.writer_epoch)
     _fence(batch, record.writer_number, record.fenced_epoch)
 
 
@@ -180,7 +176,6 @@ def _begin_epoch(writer: Writer, epoch: int, *, nonce: bytes) -> None:
 def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
     state = batch.state
     state.forget_progress([*record.marked, *record.forgotten])
-    state.exclusive_writers.expire({*record.marked, *record.forgotten})
     for number in record.marked:
         writer = state.writers.loaded(number)
         if writer is not None:

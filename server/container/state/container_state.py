@@ -22,11 +22,10 @@ from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.kind import Kinds
 from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.views import AdmittedView, DurableView, NamedView
+from millrace.server.container.views import AdmittedView, DurableView, MapView, NamedView
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 
-from .exclusive_writers import ExclusiveWriters
 from .garbage import DeleteAfter, GarbageQueue
 from .id_ranges import IdRanges
 from .producer import KnownProducer
@@ -74,6 +73,7 @@ class StateView:
     """The rows of a container in one view, by kind: of the kinds whose records are applied to both views alike."""
 
     producers: NamedView[ProducerRow]
+    exclusive_writers: MapView[ExclusiveWriter]
 
 
 class ContainerState:
@@ -122,7 +122,8 @@ class ContainerState:
         self.admitted_segments: dict[int, Segment] = {}
         # Writers whose expiry is queued, by number, and when it was decided.
         self.expiring_writers: dict[int, int] = {}
-        self.exclusive_writers = ExclusiveWriters(stored.exclusive_writers)
+        # Streams whose exclusive writer differs from the last checkpoint.
+        self.changed_exclusive: DirtySet[int] = DirtySet()
         # In memory for all streams that have some, so that an append is checked without loading its stream.
         self.event_times = dict(stored.event_times)
         # Entities that the log contradicts.
@@ -134,8 +135,11 @@ class ContainerState:
         self.written_events: defaultdict[int, int] = defaultdict(int)
         self.moved_cursors: set[int] = set()
         admitted_producers = AdmittedView(self.producers, KnownProducer)
-        self.admitted = StateView(producers=admitted_producers)
-        self.durable = StateView(producers=DurableView(self.producers, KnownProducer, admitted=admitted_producers))
+        self.admitted = StateView(producers=admitted_producers, exclusive_writers=MapView(stored.exclusive_writers))
+        self.durable = StateView(
+            producers=DurableView(self.producers, KnownProducer, admitted=admitted_producers),
+            exclusive_writers=MapView(stored.exclusive_writers, changed=self.changed_exclusive),
+        )
         # Writer ids of producers that are new, or whose transaction ended without a commit: they may have committed
         # nothing. The task that forgets such producers clears it.
         self.released_producers: set[str] = set()
@@ -239,7 +243,7 @@ class ContainerState:
     @property
     def changed_count(self) -> int:
         """How many entities, and exclusive writers of streams, the next checkpoint has to store or to delete."""
-        return sum([cache.changed_count for cache in self.caches.values()]) + len(self.exclusive_writers.unstored)
+        return sum([cache.changed_count for cache in self.caches.values()]) + len(self.changed_exclusive)
 
     def stored(self, *, stored_below: int) -> None:
         """Say that a checkpoint has what was taken of caches and details last, and every number below that."""
@@ -249,7 +253,7 @@ class ContainerState:
             rows.stored()
         self.forgotten_writers.stored()
         self.forgotten_streams.stored()
-        self.exclusive_writers.unstored.stored()
+        self.changed_exclusive.stored()
 
     def touch(self, detail: str, number: int, key: Any) -> None:
         """Record that one row of a detail of an entity changed, or is deleted."""
@@ -369,7 +373,7 @@ class ContainerState:
         What is not in memory is so anyway.
         """
         self.admitted_attribute_bytes = self.attribute_bytes
-        self.exclusive_writers.admit_as_durable()
+        self.admitted.exclusive_writers.become(self.durable.exclusive_writers)
         for cache in self.caches.values():
             for entity in cache.present():
                 entity.admit_as_durable()

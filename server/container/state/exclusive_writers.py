@@ -1,87 +1,66 @@
-"""Which streams have an exclusive writer, from which alone they take appends.
+"""Which streams have an exclusive writer, and the step by which records change it.
 
-There are two views, as of a segment: the *admitted* one decides about new appends and openings, the *durable* one is
-told, and is what a checkpoint stores. What ends a stream, or a writer, ends this too, by the same record.
+An exclusive writer is a row of its stream: the stream takes appends from that writer alone. What ends the stream, or
+the writer, ends the row, by the same record.
 
-All of it is in memory, so that an append is checked without loading anything, and a stream without an exclusive writer
-costs nothing; how many there may be is bounded.
+All rows are in memory in both views, so that an append is checked without loading anything, and a stream without an
+exclusive writer costs nothing; how many there may be is bounded.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Final
 
 from millrace.model.exclusive_writer import ExclusiveWriter
-from millrace.server.container.dirty_set import DirtySet
+from millrace.server.container.kind import Applier
+from millrace.server.container.views import move, move_all
+from millrace.wire import messages as m
+
+from .current_batch import CurrentBatch
 
 EXCLUSIVE_WRITERS_COUNT_MAX: Final = 65_536
 """Streams of one container that may have an exclusive writer; each takes about 400 bytes of memory."""
 
-
-class ExclusiveWriters:
-    """The exclusive writers of the streams of one container, by stream id.
-
-    Args:
-        stored: those that the last checkpoint has.
-
-    Attributes:
-        admitted, durable: the two views; changed by the methods only.
-        unstored: streams of which the last checkpoint does not have what is durable.
-    """
-
-    __slots__ = ("admitted", "durable", "unstored")
-
-    def __init__(self, stored: Mapping[int, ExclusiveWriter]) -> None:
-        self.durable = dict(stored)
-        self.admitted = dict(stored)
-        self.unstored: DirtySet[int] = DirtySet()
-
-    def admit_as_durable(self) -> None:
-        """Let the admitted view be the durable one: nothing is queued."""
-        self.admitted = dict(self.durable)
-
-    # --- what is admitted ---
-
-    def admit(self, stream_id: int, writer: ExclusiveWriter) -> None:
-        """Let a stream have this writer, whose opening is queued."""
-        self.admitted[stream_id] = writer
-
-    def admit_release(self, stream_id: int) -> None:
-        """Let a stream have none, since its release is queued."""
-        del self.admitted[stream_id]
-
-    def admit_expiry(self, writer_numbers: Collection[int]) -> None:
-        """Let the streams of these writers have none, since the expiry of the writers is queued."""
-        for stream_id in _held_by(self.admitted, writer_numbers):
-            del self.admitted[stream_id]
-
-    # --- what is durable: called by the fold ---
-
-    def store(self, stream_id: int, writer: ExclusiveWriter) -> None:
-        """Let a stream have this writer; what it had before ends."""
-        self.durable[stream_id] = writer
-        self.unstored.add(stream_id)
-
-    def release(self, stream_id: int, *, number: int, epoch: int) -> None:
-        """Let a stream have none, if it has this one."""
-        writer = self.durable.get(stream_id)
-        if writer is not None and (writer.number, writer.epoch) == (number, epoch):
-            self._forget(stream_id)
-
-    def end_stream(self, stream_id: int) -> None:
-        """Forget the writer of a stream that takes no appends any more. Nothing was admitted since that was queued."""
-        self.admitted.pop(stream_id, None)
-        if stream_id in self.durable:
-            self._forget(stream_id)
-
-    def expire(self, writer_numbers: Collection[int]) -> None:
-        """Let the streams of these writers, which have expired, have none."""
-        for stream_id in _held_by(self.durable, writer_numbers):
-            self._forget(stream_id)
-
-    def _forget(self, stream_id: int) -> None:
-        del self.durable[stream_id]
-        self.unstored.add(stream_id)
+ExclusiveRecord = m.WriterRecorded | m.ExclusiveReleased | m.WritersExpired | m.StreamSealed | m.StreamDeleted
+"""A record after which a stream may have another exclusive writer, or none."""
 
 
-def _held_by(writers: Mapping[int, ExclusiveWriter], numbers: Collection[int]) -> list[int]:
-    return [stream_id for stream_id, writer in writers.items() if writer.number in numbers]
+def step(row: ExclusiveWriter | None, record: ExclusiveRecord) -> ExclusiveWriter | None:
+    """Return the exclusive writer of a stream after a record, None for none."""
+    match record:
+        case m.WriterRecorded():
+            return ExclusiveWriter(record.writer_number, record.writer_epoch, record.writer_id, record.opened_us)
+        case m.ExclusiveReleased():
+            # A release that comes after a takeover does not release the new writer.
+            is_held = row is not None and (row.number, row.epoch) == (record.writer_number, record.writer_epoch)
+            return None if is_held else row
+        case m.WritersExpired() | m.StreamSealed() | m.StreamDeleted():
+            return None
+
+
+def held_by(rows: Mapping[int, ExclusiveWriter], numbers: Collection[int]) -> list[int]:
+    """Return the ids of the streams that some writers have."""
+    return [stream_id for stream_id, row in rows.items() if row.number in numbers]
+
+
+def _opened(batch: CurrentBatch, record: m.WriterRecorded) -> None:
+    if record.is_exclusive:
+        move(batch.view.exclusive_writers, record.stream_id, step, record)
+
+
+def _ended(batch: CurrentBatch, record: m.ExclusiveReleased | m.StreamSealed | m.StreamDeleted) -> None:
+    move(batch.view.exclusive_writers, record.stream_id, step, record)
+
+
+def _expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
+    rows = batch.view.exclusive_writers
+    if rows:
+        move_all(rows, held_by(rows, {*record.marked, *record.forgotten}), step, record)
+
+
+TRANSITIONS: Final[Mapping[type[m.Record], Applier]] = {
+    m.WriterRecorded: _opened,
+    m.ExclusiveReleased: _ended,
+    m.WritersExpired: _expired,
+    m.StreamSealed: _ended,
+    m.StreamDeleted: _ended,
+}

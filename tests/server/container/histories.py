@@ -207,7 +207,7 @@ class History(TransactionSteps):
             writers = [writer for writer in self.state.writers.values() if not writer.expired_us and writer.writer_id]
             known = writers[choice % len(writers)] if writers and choice % 3 else None
             number = self.state.take_id() if known is None else known.writer_number
-            before = self.state.exclusive_writers.durable.get(stream_id)
+            before = self.state.durable.exclusive_writers.get(stream_id)
             fenced = before is not None and before.number != number and choice % 2
             self.apply(
                 m.WriterRecorded(
@@ -224,7 +224,7 @@ class History(TransactionSteps):
             )
 
     def release(self, choice: int, amount: int) -> None:
-        if held := list(self.state.exclusive_writers.durable.items()):
+        if held := list(self.state.durable.exclusive_writers.items()):
             stream_id, writer = held[choice % len(held)]
             self.apply(
                 m.ExclusiveReleased(
@@ -460,7 +460,7 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
             )
             for stream in state.streams.values()
         },
-        "exclusive_writers": dict(sorted(state.exclusive_writers.durable.items())),
+        "exclusive_writers": dict(sorted(state.durable.exclusive_writers.items())),
         "stream_names": _numbers_by_name(state.streams, [stream.name for stream in state.streams.values()]),
         "transactions": {
             each.number: (

@@ -10,8 +10,10 @@ from millrace.model.producer import Producer, ProducerRow
 from millrace.server.container import container
 from millrace.server.container.state.producer import step
 from millrace.server.container.views import EntityRows, move
-from millrace.server.errors import DecisionMisfitError, TransactionError
-from millrace.server.streams import TransactionCommands, TransactionsOptions
+from millrace.server.container.writer_commands import WriterCommands
+from millrace.server.errors import DecisionMisfitError, ServerError, TransactionError
+from millrace.server.streams import ExclusiveCommands, TransactionCommands, TransactionsOptions
+from millrace.server.streams.expiry import Borders, decide
 from millrace.wire import messages as m
 from tests.server.container.histories import apply
 from tests.server.container.states import new_state
@@ -21,6 +23,8 @@ from tests.support.storage import MemoryStorage
 from tests.support.views import differences
 
 TAKEN = m.ProducerTaken(number=7, producer_id="w", holder="h", run="r1")
+BORDERS = Borders(named_us=1, unnamed_us=1, marks_us=1)
+"""At these, every writer expires."""
 
 
 def test_an_entity_whose_creation_is_queued_has_an_admitted_row_only() -> None:
@@ -101,6 +105,69 @@ async def walk_producers(streams: Streams, seed: int) -> int:
 async def test_the_admitted_view_is_the_fold_of_what_is_in_flight(tmp_path: Path) -> None:
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
         assert [await walk_producers(streams, seed) > 0 for seed in range(5)] == [True] * 5
+        assert not streams.opened.container.state.quarantine
+
+
+async def walk_writers(streams: Streams, seed: int) -> int:
+    """Open, release, reset and expire writers in random order, many at once; return how many requests were refused."""
+    random, container = Random(seed), streams.opened.container
+    writers = WriterCommands(container)
+    exclusive = ExclusiveCommands(container, streams=streams.controller, writers=writers)
+    created = [
+        await streams.controller.create(f"walk{seed}/s{each}", segment_count=1, configuration="") for each in "ab"
+    ]
+    stream_ids = [stream.stream_id for stream, _ in created]
+    numbers = [0]
+    requests: list[asyncio.Task[object]] = []
+
+    async def request() -> None:
+        writer_id, stream_id = random.choice(["", "v", "w"]), random.choice(stream_ids)
+        nonce, start_over = random.randrange(9).to_bytes(16), random.random() < 0.5
+        with await container.loader.pin(m.Required(writers=[writer_id], streams=[stream_id])):
+            match random.randrange(6):
+                case 0 | 1:
+                    opened = await writers.open(
+                        writer_id, start_over=start_over, stream_id=random.choice([0, stream_id]), nonce=nonce
+                    )
+                    numbers.append(opened.writer_number)
+                case 2:
+                    opened = await exclusive.open(
+                        writer_id, [], start_over=start_over, stream_id=stream_id, nonce=nonce, expected=[]
+                    )
+                    numbers.append(opened.writer_number)
+                case 3:
+                    await exclusive.release(stream_id)
+                case 4:
+                    expiring = [number for number in {*random.choices(numbers, k=2)} if number]
+                    with await container.loader.pin(m.Required(writers=expiring)):
+                        found = [writer for each in expiring if (writer := container.state.writers.get(each))]
+                        plan = decide(found, BORDERS, busy=container.state.expiring_writers)
+                        if plan.marked or plan.forgotten:
+                            await writers.expire(marked=plan.marked, forgotten=plan.forgotten)
+                case _:
+                    if writer_id:
+                        await writers.reset_sequences(writer_id, stream_id=stream_id, stored_through=-1)
+
+    for _ in range(150):
+        requests.append(asyncio.create_task(request()))
+        if not random.randrange(4):
+            await asyncio.sleep(0)
+        assert differences(container) == []
+        if not random.randrange(12):
+            await container.in_flight.settled()
+            assert differences(container) == []
+    results = await asyncio.gather(*requests, return_exceptions=True)
+    await container.in_flight.settled()
+    assert differences(container) == []
+    refused = [result for result in results if isinstance(result, BaseException)]
+    assert all(isinstance(each, ServerError) and not isinstance(each, DecisionMisfitError) for each in refused), refused
+    return len(refused)
+
+
+@pytest.mark.asyncio
+async def test_the_admitted_view_of_writers_is_the_fold_of_what_is_in_flight(tmp_path: Path) -> None:
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        assert all([0 < await walk_writers(streams, seed) < 150 for seed in range(2)])
         assert not streams.opened.container.state.quarantine
 
 

@@ -268,11 +268,11 @@ async def test_a_writer_that_was_opened_elsewhere_keeps_the_stream_and_stores_no
 async def test_the_end_of_a_stream_ends_it(run: Run, peer: Peer) -> None:
     await create(peer)
     await begin(peer, "ledger")
-    assert len(run.state.exclusive_writers.durable) == 1
+    assert len(run.state.durable.exclusive_writers) == 1
 
     stream = await peer.ask(m.SealStream(STREAM), m.StreamInfo)
 
-    assert (stream.exclusive_number, len(run.state.exclusive_writers.durable)) == (0, 0)
+    assert (stream.exclusive_number, len(run.state.durable.exclusive_writers)) == (0, 0)
     assert await code_of(begin(peer, "ledger")) is ErrorCode.STREAM_SEALED
     assert not await release(peer)
     await peer.ask(m.DeleteStream(STREAM), m.Done)
@@ -304,7 +304,7 @@ async def test_openings_that_make_no_sense_are_refused(peer: Peer) -> None:
 @pytest.mark.asyncio
 async def test_there_is_a_bound(run: Run, peer: Peer) -> None:
     await create(peer)
-    admitted = run.state.exclusive_writers.admitted
+    admitted = run.state.admitted.exclusive_writers
     others = {-number: ExclusiveWriter(1, 1, "", 0) for number in range(1, EXCLUSIVE_WRITERS_COUNT_MAX + 1)}
     admitted |= others
 

@@ -27,7 +27,7 @@ RICH = history(
     ("begin_transaction", 1, 5), ("add_parts", 1, 1), ("append_to_part", 1, 6), ("commit", 1, 0),
     ("take_over", 0, 1), ("take_over", 0, 2), ("reset_producer", 0, 1), ("take_over", 1, 4),
 ).state  # fmt: skip
-assert all((RICH.segments, RICH.writers, RICH.streams, RICH.open_transactions, RICH.exclusive_writers.durable))
+assert all((RICH.segments, RICH.writers, RICH.streams, RICH.open_transactions, RICH.durable.exclusive_writers))
 assert RICH.producers
 
 

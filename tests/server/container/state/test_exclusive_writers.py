@@ -1,5 +1,5 @@
 from millrace.model.exclusive_writer import ExclusiveWriter
-from millrace.server.container.state.exclusive_writers import ExclusiveWriters
+from millrace.server.container.state.exclusive_writers import step
 from millrace.wire import messages as m
 from tests.server.container.histories import apply
 from tests.server.container.states import new_state
@@ -8,60 +8,69 @@ FIRST = ExclusiveWriter(21, 1, "a", 5)
 SECOND = ExclusiveWriter(22, 4, "", 6)
 
 
-def opening(writer: ExclusiveWriter, *, fenced: ExclusiveWriter | None = None) -> m.WriterRecorded:
+def opening(writer: ExclusiveWriter, *, stream_id: int = 31, fenced: ExclusiveWriter | None = None) -> m.WriterRecorded:
     return m.WriterRecorded(
         writer_number=writer.number,
         writer_epoch=writer.epoch,
         opened_us=writer.since_us,
         writer_id=writer.writer_id,
-        stream_id=31,
+        stream_id=stream_id,
         is_exclusive=1,
         fenced_number=0 if fenced is None else fenced.number,
         fenced_epoch=0 if fenced is None else fenced.epoch + 1,
     )
 
 
-def test_what_is_queued_is_admitted_and_not_durable() -> None:
-    writers = ExclusiveWriters({31: FIRST})
+def released(writer: ExclusiveWriter, *, epoch: int | None = None) -> m.ExclusiveReleased:
+    return m.ExclusiveReleased(
+        stream_id=31, writer_number=writer.number, writer_epoch=writer.epoch if epoch is None else epoch
+    )
 
-    writers.admit(31, SECOND)
-    assert (writers.admitted, writers.durable) == ({31: SECOND}, {31: FIRST})
-    writers.admit_release(31)
-    assert (writers.admitted, writers.durable) == ({}, {31: FIRST})
-    assert not writers.unstored
-    writers.admit_as_durable()
-    assert writers.admitted == {31: FIRST}
+
+def test_a_step_returns_the_writer_after_a_record() -> None:
+    assert step(None, opening(FIRST)) == FIRST
+    assert step(FIRST, opening(SECOND)) == SECOND
+    assert step(SECOND, m.StreamSealed(31)) is None
+    assert step(SECOND, m.StreamDeleted(31)) is None
+    assert step(SECOND, m.WritersExpired(expired_us=9, marked=[22], forgotten=[])) is None
 
 
 def test_a_release_is_of_one_writer() -> None:
     """A record of a release that comes after a takeover is no release of the new one."""
-    writers = ExclusiveWriters({31: SECOND})
+    assert step(SECOND, released(FIRST)) == SECOND
+    assert step(SECOND, released(SECOND, epoch=SECOND.epoch - 1)) == SECOND
+    assert step(SECOND, released(SECOND)) is None
+    assert step(None, released(SECOND)) is None
 
-    writers.release(31, number=FIRST.number, epoch=FIRST.epoch)
-    writers.release(31, number=SECOND.number, epoch=SECOND.epoch - 1)
-    writers.release(32, number=SECOND.number, epoch=SECOND.epoch)
-    assert (writers.durable, list(writers.unstored)) == ({31: SECOND}, [])
-    writers.release(31, number=SECOND.number, epoch=SECOND.epoch)
-    assert (writers.durable, list(writers.unstored)) == ({}, [31])
+
+def test_the_next_checkpoint_stores_what_changed() -> None:
+    state = new_state()
+    apply(state, released(SECOND), m.StreamDeleted(31))
+    assert not state.changed_exclusive
+    apply(state, opening(FIRST))
+    assert list(state.changed_exclusive) == [31]
 
 
 def test_expiry_ends_what_the_writers_have() -> None:
-    writers = ExclusiveWriters({31: FIRST, 32: SECOND, 33: FIRST})
+    state = new_state()
+    apply(state, opening(FIRST), opening(SECOND, stream_id=32), opening(FIRST, stream_id=33))
 
-    writers.admit_expiry([FIRST.number])
-    assert (list(writers.admitted), list(writers.durable)) == ([32], [31, 32, 33])
-    writers.expire([FIRST.number])
-    assert (list(writers.durable), sorted(writers.unstored)) == ([32], [31, 33])
+    apply(state, m.WritersExpired(expired_us=9, marked=[FIRST.number], forgotten=[]))
+
+    assert state.durable.exclusive_writers == {32: SECOND}
+    assert state.admitted.exclusive_writers == {}, "nothing was admitted"
+    state.admit_as_durable()
+    assert state.admitted.exclusive_writers == {32: SECOND}
 
 
 def test_a_takeover_fences_by_the_same_record() -> None:
     state = new_state()
     apply(state, opening(FIRST))
-    assert state.exclusive_writers.durable == {31: FIRST}
+    assert state.durable.exclusive_writers == {31: FIRST}
 
     apply(state, opening(SECOND, fenced=FIRST))
 
-    assert state.exclusive_writers.durable == {31: SECOND}
+    assert state.durable.exclusive_writers == {31: SECOND}
     assert (state.writers[21].epoch, state.writers[22].epoch) == (2, 4)
     assert state.writers[21].nonces.endswith(m.NO_NONCE)
 
@@ -80,7 +89,7 @@ def test_a_release_by_force_fences() -> None:
 
     apply(state, m.ExclusiveReleased(stream_id=31, writer_number=22, writer_epoch=4, fenced_epoch=5))
 
-    assert (state.exclusive_writers.durable, state.writers[22].epoch) == ({}, 5)
+    assert (state.durable.exclusive_writers, state.writers[22].epoch) == ({}, 5)
 
 
 def test_what_damage_has_made_unknown_is_left_aside() -> None:
@@ -89,5 +98,5 @@ def test_what_damage_has_made_unknown_is_left_aside() -> None:
     apply(state, m.ExclusiveReleased(stream_id=31, writer_number=22, writer_epoch=4, fenced_epoch=5))
     apply(state, opening(FIRST, fenced=SECOND))
 
-    assert state.exclusive_writers.durable == {31: FIRST}
+    assert state.durable.exclusive_writers == {31: FIRST}
     assert state.writers.get(22) is None
