@@ -12,13 +12,14 @@ from millrace.server.console.options import FeedOptions
 from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
 from millrace.server.host.loopback import is_loopback
-from millrace.server.streams.options import MetricsOptions, StreamsOptions, TransactionsOptions, WritersOptions
+from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
 from .bounds import demand, demand_above_zero
 from .cache import CacheOptions
 from .errors import ConfigurationError
 from .object_store import ObjectStoreOptions, StoreUrl
+from .streams import MetricsOptions, StreamsOptions, WritersOptions
 from .tier2 import Tier2Options
 from .wal import WalOptions
 

@@ -25,10 +25,11 @@ from millrace.server.console.event_page import EVENTS_COUNT_MAX, PAGE_SIZE_BYTES
 from millrace.server.console.liveness import LIVE_S
 from millrace.server.console.stream_facts import EPOCHS_COUNT_MAX, SEGMENTS_COUNT_MAX
 from millrace.server.container.options import ContainerOptions
+from millrace.server.kinds.transactions.limits import STREAMS_COUNT_MAX
+from millrace.server.kinds.transactions.options import TransactionsOptions
+from millrace.server.kinds.transactions.part_validation import PARTS_COUNT_MAX
 from millrace.server.settings import OTHERS, declared
-from millrace.server.streams.options import StreamsOptions, TransactionsOptions, WritersOptions
-from millrace.server.streams.part_validation import PARTS_COUNT_MAX
-from millrace.server.streams.transaction_limits import STREAMS_COUNT_MAX
+from millrace.server.streams.options import StreamsOptions, WritersOptions
 from tests.support.browser import CHROMIUM, Browser, served
 from tests.support.installed import build_wheel, make_environment, python_of
 from tests.support.tables import table

@@ -11,6 +11,7 @@ from typing import Any
 
 from millrace.server.container.container import RETRY_AFTER_MS
 from millrace.server.container.entity_cache import Pins
+from millrace.server.container.requests import PendingReply, ReadyReply
 from millrace.server.errors import CheckpointDamagedError, PipelineBrokenError, ServerError, ShuttingDownError
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
@@ -27,7 +28,6 @@ from .pending_replies import PendingReplies
 from .reader_memory import ReaderMemory
 from .reads import Reads
 from .reply_writer import NO_REPLY, ReplyWriter
-from .requests.table import PendingReply, ReadyReply
 from .tasks import ConnectionTasks
 
 

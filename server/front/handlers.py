@@ -13,12 +13,12 @@ from functools import partial
 
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.entity_cache import Pins
+from millrace.server.container.requests import ClientOrigin, OrderedRequest, Reply, handlers_of
 from millrace.server.container.state.transaction import NO_SESSION
 from millrace.server.errors import InvalidArgumentError, ServerError
 from millrace.wire import messages as m
 
 from .read_only_guard import check_answerable
-from .requests.table import ClientOrigin, OrderedRequest, Reply, handlers_of
 
 
 class Handlers:

@@ -11,24 +11,19 @@ from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.front.handlers import Handlers
-from millrace.server.front.requests.producers import ProducerRequests
 from millrace.server.front.requests.segments import SegmentRequests
-from millrace.server.front.requests.streams import StreamRequests
-from millrace.server.front.requests.transactions import TransactionRequests
 from millrace.server.front.requests.writers import WriterRequests
 from millrace.server.host.supervisor import Supervisor
+from millrace.server.kinds.producers.requests import ProducerRequests
+from millrace.server.kinds.producers.unused import UnusedProducers
+from millrace.server.kinds.streams.catalog import Catalog
+from millrace.server.kinds.streams.commands import StreamCommands
+from millrace.server.kinds.streams.requests import StreamRequests
+from millrace.server.kinds.transactions.commands import TransactionCommands
+from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
+from millrace.server.kinds.transactions.requests import TransactionRequests
 from millrace.server.options import ServerOptions
-from millrace.server.streams import (
-    Catalog,
-    ScalingLoop,
-    StreamCommands,
-    TransactionCommands,
-    TransactionExpiryLoop,
-    UnusedProducers,
-    Uptime,
-    WriterExpiryLoop,
-    boot_id,
-)
+from millrace.server.streams import ScalingLoop, Uptime, WriterExpiryLoop, boot_id
 
 
 class ContainerServices:

@@ -17,9 +17,9 @@ from millrace.model.lineage import Lineage
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
+from millrace.server.kinds.streams.catalog import Catalog
 from millrace.wire import messages as m
 
-from .catalog import Catalog
 from .uptime import Uptime
 
 VISITED_COUNT_MAX: Final = 1000

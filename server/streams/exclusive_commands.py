@@ -27,10 +27,9 @@ from millrace.server.errors import (
     StreamSealedError,
     TailChangedError,
 )
+from millrace.server.kinds.aborts import abort_all_on
+from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.wire import messages as m
-
-from .aborts import abort_all_on
-from .stream_commands import StreamCommands
 
 POSITIONS_TOLD_COUNT_MAX: Final = 16
 """Positions of a cut that an error names; of more than these, those come first in which it differs from the other."""

@@ -17,6 +17,7 @@ from typing import Final
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import ScalingKind, ScalingPolicy
+from millrace.server.kinds.streams.resizing import ScalePlan
 
 from .options import StreamsOptions
 
@@ -58,15 +59,6 @@ class Memory:
 
     hot_since_s: Mapping[int, float] = field(default_factory=dict)
     cold_since_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalePlan:
-    """A split or a merge: segments to seal, ranges of keys (inclusive) that replace them, and why."""
-
-    sealed_ids: tuple[int, ...]
-    ranges: tuple[tuple[int, int], ...]
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,16 +22,17 @@ from millrace.server.container.state.labels import config_of
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
+from millrace.server.kinds.streams.catalog import Catalog
+from millrace.server.kinds.streams.commands import StreamCommands
+from millrace.server.kinds.streams.resizing import ScalePlan
 from millrace.wire import messages as m
 
 from . import retention, scaling
-from .catalog import Catalog
 from .cursor_lag import CursorLags
 from .load import StreamLoads
 from .options import MetricsOptions, StreamsOptions
 from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
 from .silent_cursors import SilentCursors
-from .stream_commands import StreamCommands
 from .traffic import StreamTraffic
 from .uptime import Uptime
 
@@ -310,7 +311,7 @@ class ScalingLoop:
             stream.stream_id, StreamPolicyState(self._options, now_s=self._clock.monotonic_s())
         )
 
-    async def _look(self, stream: Stream, *, now_s: float) -> tuple[scaling.ScalePlan, ...]:
+    async def _look(self, stream: Stream, *, now_s: float) -> tuple[ScalePlan, ...]:
         """Measure a stream and return what to do with it."""
         policy_state = self._policy_state(stream)
         policy = config_of(stream.configuration).scaling
@@ -332,7 +333,7 @@ class ScalingLoop:
         policy_state.reasons = dict(decision.reasons)
         return decision.plans
 
-    async def _carry_out(self, stream: Stream, plan: scaling.ScalePlan, *, configuration: str) -> None:
+    async def _carry_out(self, stream: Stream, plan: ScalePlan, *, configuration: str) -> None:
         """Carry out a plan, unless the policy that asked for it was replaced: then the next visit decides again.
 
         A new policy may have been on its way to the disk when the plan was made. Once nothing is, the scale is

@@ -14,10 +14,10 @@ from typing import Final
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
+from millrace.server.kinds.streams.catalog import Catalog
+from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.wire import messages as m
 
-from .catalog import Catalog
-from .stream_commands import StreamCommands
 from .uptime import Uptime
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_HOLDER, NO_RUN, Pr
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
-from millrace.server.streams import TransactionsOptions
+from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Peer, RefusedError

@@ -23,13 +23,13 @@ from millrace.server.container.ids import scope_of
 from millrace.server.container.kinds import KINDS
 from millrace.server.container.local import next_epoch
 from millrace.server.container.options import ContainerOptions
+from millrace.server.container.requests import ReadyReply, Reply
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import DecisionLostError, LogFailedError, PipelineBrokenError, ServerError
 from millrace.server.front.handlers import Handlers
 from millrace.server.front.replies import error_reply
-from millrace.server.front.requests.table import ReadyReply, Reply
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.hosting.services import ContainerServices

@@ -7,14 +7,13 @@ from millrace.model.names import AFTER_INTERNAL
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.loader import page_of_names
 from millrace.server.container.merged_borders import load_merged_index
+from millrace.server.container.requests import page_count
 from millrace.server.container.seek import seek_before_event_time, seek_event_time
 from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.front.replies import segment_info
 from millrace.wire import messages as m
-
-from .table import page_count
 
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
 

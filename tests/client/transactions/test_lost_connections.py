@@ -12,7 +12,7 @@ import millrace
 from millrace.client.options import Backoff, ClientOptions
 from millrace.client.transactions.transaction import Transaction
 from millrace.server.app import Server
-from millrace.server.streams import TransactionsOptions
+from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from tests.client.write.writers import values_of
 from tests.support.clock import ManualClock

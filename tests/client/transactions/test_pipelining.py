@@ -20,7 +20,7 @@ from millrace.client.transport.channel import Channel
 from millrace.client.transport.client_guard import ClientGuard
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
-from millrace.server.streams import TransactionsOptions
+from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from tests.client.scaling import scale
 from tests.client.write.writers import values_of

@@ -18,7 +18,8 @@ from millrace.server.container.state.quarantine import Quarantine
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import DecisionMisfitError
-from millrace.server.streams import TransactionCommands, TransactionsOptions
+from millrace.server.kinds.transactions.commands import TransactionCommands
+from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
 from tests.server.container.histories import apply

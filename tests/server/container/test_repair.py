@@ -22,7 +22,9 @@ from millrace.server.errors import (
     StreamHasExclusiveWriterError,
     WriterFencedError,
 )
-from millrace.server.streams import ExclusiveCommands, TransactionCommands, TransactionsOptions
+from millrace.server.kinds.transactions.commands import TransactionCommands
+from millrace.server.kinds.transactions.options import TransactionsOptions
+from millrace.server.streams import ExclusiveCommands
 from millrace.server.tier2 import ChunkId, chunk_name
 from millrace.server.wal import NEWEST_NAME
 from millrace.wire import messages as m

@@ -12,7 +12,9 @@ from millrace.server.container.state.producer import step
 from millrace.server.container.views import EntityRows, move
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import DecisionMisfitError, ServerError, TransactionError
-from millrace.server.streams import ExclusiveCommands, TransactionCommands, TransactionsOptions
+from millrace.server.kinds.transactions.commands import TransactionCommands
+from millrace.server.kinds.transactions.options import TransactionsOptions
+from millrace.server.streams import ExclusiveCommands
 from millrace.server.streams.expiry import Borders, decide
 from millrace.wire import messages as m
 from tests.server.container.histories import apply

@@ -17,15 +17,9 @@ from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
-from millrace.server.streams import (
-    Catalog,
-    MetricsOptions,
-    ScalingLoop,
-    StreamCommands,
-    StreamsOptions,
-    Uptime,
-    WritersOptions,
-)
+from millrace.server.kinds.streams.catalog import Catalog
+from millrace.server.kinds.streams.commands import StreamCommands
+from millrace.server.streams import MetricsOptions, ScalingLoop, StreamsOptions, Uptime, WritersOptions
 from millrace.server.streams.expiry import step_us
 from millrace.wire import messages as m
 from millrace.wire.append_scan import scan_run

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.model.policy import ScalingKind, ScalingPolicy
+from millrace.server.kinds.streams.resizing import ScalePlan
 from millrace.server.streams.load import Meter
 from millrace.server.streams.options import StreamsOptions
-from millrace.server.streams.scaling import Decision, Memory, ScalePlan, SegmentLoad, decide
+from millrace.server.streams.scaling import Decision, Memory, SegmentLoad, decide
 from tests.support.examples import examples
 from tests.support.tables import table
 

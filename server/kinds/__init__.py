@@ -1,0 +1,1 @@
+"""The kinds of entities, one folder each: its commands, loops and requests."""

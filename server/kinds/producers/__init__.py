@@ -1,0 +1,1 @@
+"""Producers: the rows by which transactions are committed once."""

@@ -1,0 +1,1 @@
+"""Transactions: parts of several streams that become readable together."""
