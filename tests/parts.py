@@ -101,7 +101,7 @@ def commands(part: Part, *, seed: int, minutes: float) -> list[list[str]]:
         ignored = [f"--ignore={folder}" for folder in others]
         return [[*PYTEST, "-m", "slow or spark", f"--minutes-max={minutes:g}", part.folder, *ignored]]
     if part.properties:
-        drawn = ["--hypothesis-profile=thorough", f"--hypothesis-seed={seed}"]
+        drawn = ["--hypothesis-profile=thorough", f"--hypothesis-seed={seed}", f"--order-seed={seed}"]
         return [[*PYTEST, "-m", "hypothesis and not slow and not spark", f"--minutes-max={minutes:g}", *drawn]]
     if part.targets:
         return [["make", target] for target in part.targets]

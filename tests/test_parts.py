@@ -31,7 +31,7 @@ def test_each_command_has_a_seed_or_marks_and_its_share_of_the_minutes() -> None
     (server,) = commands(PARTS["server"], seed=7, minutes=20)
     assert server[-4:] == ["-m", "slow or spark", "--minutes-max=20", "tests/server"]
     (properties,) = commands(PARTS["properties"], seed=7, minutes=20)
-    assert properties[-2:] == ["--hypothesis-profile=thorough", "--hypothesis-seed=7"]
+    assert properties[-3:] == ["--hypothesis-profile=thorough", "--hypothesis-seed=7", "--order-seed=7"]
     assert commands(PARTS["spark40"], seed=7, minutes=20) == [["make", "spark40"]]
 
 
