@@ -48,11 +48,14 @@ class RecordStep(NamedTuple):
     Attributes:
         apply: changes the durable state; None if the transitions are all.
         check: called in the same way; raises UnfitRecordError if it does not fit the state, and changes nothing.
+        admission: called after `check` before the record is logged, with the admitted view; raises DecisionMisfitError
+            if the record does not fit what is in flight, and changes nothing.
         removes: whether the record only removes something, so that it is allowed for a damaged entity.
     """
 
     apply: Applier | None
     check: Callable[[Any, Any], None] | None = None
+    admission: Callable[[Any, Any], None] | None = None
     removes: bool = False
 
 
@@ -66,6 +69,9 @@ class Kind(Generic[Entity]):
         row: returns the row of an entity.
         load: makes an entity of its row; its admitted view is the durable one.
         details: what else is stored of it.
+        make: returns an entity of a row, for a kind whose transitions move rows in two views.
+        restore_state: called once with the `ContainerState` and the archive after a checkpoint was loaded: puts into
+            memory what the container needs of entities that are not loaded. Blocks.
         archive: makes what reads the stored entities, with the queries of this kind, of a `CheckpointReader`.
         records: what each of its records does.
         transitions: what records do to the rows of this kind in either view (see `views`), also records of other kinds.
@@ -78,6 +84,8 @@ class Kind(Generic[Entity]):
     row: Callable[[Entity], Row]
     load: Callable[..., Entity]
     details: tuple[Detail[Entity], ...] = ()
+    make: Callable[[Any], Entity] | None = None
+    restore_state: Callable[[Any, Any], None] | None = None
     archive: "Callable[[Any, Kind[Entity]], Archive[Entity]]"
     records: Mapping[type[m.Record], RecordStep] = field(default_factory=dict)
     transitions: Mapping[type[m.Record], Applier] = field(default_factory=dict)

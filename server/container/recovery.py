@@ -17,7 +17,6 @@ from millrace.server.container.checkpoint.backup import (
 )
 from millrace.server.container.checkpoint.checkpoint import Checkpoint, CheckpointVersion
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.checkpoint.transaction_tables import TransactionArchive
 from millrace.server.container.state.apply import apply_recovered
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
@@ -60,11 +59,7 @@ def state_of(
     for link in checkpoints.segments.links():
         with state.segments.pin([link.source_id, link.target_id]):
             state.link(link)
-    for number in checkpoints.archive(TransactionArchive).open():
-        # Pinned first: where there is no room for idle entities, what is only loaded is evicted at once, and the next
-        # request would load another object for the same transaction.
-        with state.transactions.pin([number]):
-            state.open_transactions.add(state.transactions[number])
+    checkpoints.restore_state(state)
     return state
 
 

@@ -114,6 +114,10 @@ class AdmittedView(Generic[Row]):
             entity.durable = None
             self.queued[number] = self._queued_names[entity.name] = entity
 
+    def durable(self) -> "DurableView[Row]":
+        """Return the view of the durable rows."""
+        return DurableView(self._cache, self._make, admitted=self)
+
     def take_queued(self, number: int) -> EntityRows[Row] | None:
         """Remove and return an entity whose creation is durable now; None if its creation was not queued."""
         entity = self.queued.pop(number, None)

@@ -343,15 +343,15 @@ def _judge_producers(found: OfflineContainer, *, file: str) -> Iterator[Item]:
     """Check that what is known of producers is what records can make of them."""
     numbers: dict[str, int] = {}
     for producer in found.state.producers.values():
-        row, number = producer.row, numbers.setdefault(producer.writer_id, producer.number)
+        row, number = producer.row, numbers.setdefault(producer.name, producer.number)
         if number != producer.number:
-            yield Finding(file, f"producers {number} and {producer.number} have one writer id, {producer.writer_id}")
+            yield Finding(file, f"producers {number} and {producer.number} have one writer id, {producer.name}")
         if row.run in row.fenced or len(row.fenced) > FENCED_RUNS_COUNT_MAX:
-            yield Finding(file, f"producer {producer.writer_id} has fenced runs that it cannot have: {row.fenced}")
+            yield Finding(file, f"producer {producer.name} has fenced runs that it cannot have: {row.fenced}")
         if len(row.described.encode()) > FINGERPRINT_SIZE_BYTES_MAX:
-            yield Finding(file, f"producer {producer.writer_id} has a fingerprint that is too long")
+            yield Finding(file, f"producer {producer.name} has a fingerprint that is too long")
         if row.last_sequence != NO_SEQUENCE and row.run == NO_RUN:
-            yield Finding(file, f"producer {producer.writer_id} has committed {row.last_sequence} in no run")
+            yield Finding(file, f"producer {producer.name} has committed {row.last_sequence} in no run")
 
 
 def _lost_runs(found: OfflineContainer, runs: Iterable[tuple[int, int, int]], *, is_complete: bool) -> str:

@@ -102,7 +102,7 @@ def _folded(container: SegmentContainer) -> Iterator[Pair]:
     state = container.state
     producers = FoldedRows(state.durable.producers)
     exclusive_writers = MapView(state.durable.exclusive_writers)
-    view = StateView(producers=producers, exclusive_writers=exclusive_writers)
+    view = StateView(rows={"producers": producers}, exclusive_writers=exclusive_writers)
     batch = CurrentBatch(state, view, sequence=state.sequence + 1, wall_time_us=0)
     for batch.item in container.in_flight.records():
         move_rows(batch)

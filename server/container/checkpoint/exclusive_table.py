@@ -8,6 +8,8 @@ from typing import Final
 from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.server.container.table import Row, Table
 
+from .reader import CheckpointReader
+
 EXCLUSIVE_WRITERS: Final = Table(
     "exclusive_writers",
     number=17,
@@ -22,7 +24,10 @@ def exclusive_writer_row(stream_id: int, writer: ExclusiveWriter) -> Row:
     return (stream_id, writer.number, writer.epoch, writer.since_us, writer.writer_id)
 
 
-def exclusive_writer_of_row(row: Row) -> tuple[int, ExclusiveWriter]:
-    """Return the id of a stream, and its exclusive writer."""
-    stream_id, number, epoch, since_us, writer_id = row
-    return stream_id, ExclusiveWriter(number, epoch, writer_id, since_us)
+def stored_exclusive_writers(reader: CheckpointReader) -> dict[int, ExclusiveWriter]:
+    """Return the exclusive writers of streams, by stream id."""
+    rows = reader.rows(EXCLUSIVE_WRITERS, "TRUE ORDER BY stream_id", [])
+    return {
+        stream_id: ExclusiveWriter(number, epoch, writer_id, since_us)
+        for stream_id, number, epoch, since_us, writer_id in rows
+    }

@@ -70,6 +70,7 @@ PRODUCERS: Final[Kind[KnownProducer]] = Kind(
     name_column="writer_id",
     row=_row,
     load=_load,
+    make=KnownProducer,
     archive=ProducerArchive,
     records=apply_producers.RECORDS,
     transitions=apply_producers.TRANSITIONS,

@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Any, Final, TypeVar
 
 from millrace.server.container.kind import Kinds
-from millrace.server.container.state.container_state import StoredState
+from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.scalars import Scalars, read_scalars
 from millrace.server.errors import CheckpointDamagedError, DiskUnavailableError
 from millrace.server.host.files import Buffer, FileSystem
@@ -31,11 +31,11 @@ from millrace.server.wal import LogOwner
 
 from .checkpoint import Checkpoint, CheckpointVersion
 from .database_file import check_header, free_path, move_database, remove_database, remove_journals
+from .exclusive_table import stored_exclusive_writers
 from .reader import CheckpointReader, KindArchive, translated
 from .rows import CheckpointRows
 from .schema import Schema
 from .segment_tables import SegmentArchive
-from .stream_tables import StreamArchive
 from .verification import check_owner, row_count, verified_meta, verify_rows, verify_structure, verify_sums
 from .writing import create_tables, write_rows
 
@@ -106,6 +106,12 @@ class CheckpointStore:
     def archive(self, of: type[ArchiveType]) -> ArchiveType:
         """Return the archive of a kind, by its class."""
         return next(archive for archive in self._archives.values() if isinstance(archive, of))
+
+    def restore_state(self, state: ContainerState) -> None:
+        """Put into memory what kinds keep there of stored entities; once, before anything is applied to the state."""
+        for kind in self._kinds:
+            if kind.restore_state is not None:
+                kind.restore_state(state, self._archives[kind.name])
 
     def when_damaged(self, on_damage: Callable[[CheckpointDamagedError], object]) -> None:
         """Let `on_damage` be called, in any thread, for damage that is found until the file is closed."""
@@ -304,7 +310,6 @@ class CheckpointStore:
 
     def _checkpoint_of(self, meta: Mapping[str, Any], *, is_verified: bool) -> Checkpoint:
         """Return the checkpoint with these columns of `meta`; counts and versions that are missing are 0."""
-        streams = self.archive(StreamArchive)
         scalars, damages = read_scalars(meta)
         stored = StoredState(
             kinds=self._kinds,
@@ -314,8 +319,7 @@ class CheckpointStore:
             attribute_bytes=self.segments.attribute_bytes(),
             scalars=scalars,
             damages=damages,
-            exclusive_writers=streams.exclusive_writers(),
-            event_times=streams.event_times(),
+            exclusive_writers=stored_exclusive_writers(self._reader),
         )
         return Checkpoint(
             stored=stored,

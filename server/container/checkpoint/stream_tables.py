@@ -6,16 +6,15 @@ from operator import attrgetter
 from typing import Any, Final
 
 from millrace.model.event_times import EventTimeBounds
-from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.lineage import StreamPart
 from millrace.server.container.kind import Detail, Kind
 from millrace.server.container.state import apply_streams, exclusive_writers
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.labels import LABEL_TIMES, config_of, labels_of
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream, epoch_key, part_key
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
-from .exclusive_table import EXCLUSIVE_WRITERS, exclusive_writer_of_row
 from .reader import KindArchive
 
 LABELS: Final = Table(
@@ -168,9 +167,9 @@ class StreamArchive(KindArchive[Stream]):
         found = ((row[number], config_of(row[configuration]).event_times) for row in rows)
         return {stream_id: bounds for stream_id, bounds in found if bounds is not None}
 
-    def exclusive_writers(self) -> dict[int, ExclusiveWriter]:
-        """Return the exclusive writers of streams, by stream id."""
-        return dict(map(exclusive_writer_of_row, self._reader.rows(EXCLUSIVE_WRITERS, "TRUE ORDER BY stream_id", [])))
+
+def _restore_state(state: ContainerState, archive: StreamArchive) -> None:
+    state.event_times = archive.event_times()
 
 
 STREAMS: Final[Kind[Stream]] = Kind(
@@ -194,6 +193,7 @@ STREAMS: Final[Kind[Stream]] = Kind(
         ),
         Detail(table=CUTS, row=_row_of_key, load=_load_rows, take_unwritten=_take_unwritten),
     ),
+    restore_state=_restore_state,
     archive=StreamArchive,
     records=apply_streams.RECORDS,
     transitions=exclusive_writers.TRANSITIONS,

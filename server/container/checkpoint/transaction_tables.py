@@ -7,6 +7,7 @@ from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.kind import Detail, Kind
 from millrace.server.container.state import apply_transactions
+from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
@@ -109,6 +110,14 @@ class TransactionArchive(KindArchive[Transaction]):
         )
 
 
+def _restore_state(state: ContainerState, archive: TransactionArchive) -> None:
+    for number in archive.open():
+        # Pinned first: where there is no room for idle entities, what is only loaded is evicted at once, and the next
+        # request would load another object for the same transaction.
+        with state.transactions.pin([number]):
+            state.open_transactions.add(state.transactions[number])
+
+
 TRANSACTIONS: Final[Kind[Transaction]] = Kind(
     table=Table(
         "transactions",
@@ -124,6 +133,7 @@ TRANSACTIONS: Final[Kind[Transaction]] = Kind(
     row=_transaction_row,
     load=_load_transaction,
     details=(Detail(table=PARTS, row=_row_of_part, load=_load_parts),),
+    restore_state=_restore_state,
     archive=TransactionArchive,
     records=apply_transactions.RECORDS,
 )

@@ -14,6 +14,7 @@ from .container_state import ContainerState
 from .current_batch import CurrentBatch
 from .garbage import DeleteAfter
 from .segment import START_INDEX_ROW, DamagedRange, Segment
+from .segment_admission import admit_merge, admit_truncation
 
 _MERGED: Final = "#merged/"
 
@@ -269,8 +270,8 @@ def _set_attribute(state: ContainerState, segment: Segment, key: str, value: byt
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
     m.SegmentCreated: RecordStep(_segment_created, check=_check_created),
     m.SegmentSealed: RecordStep(_segment_sealed, check=_check_sealed),
-    m.SegmentTruncated: RecordStep(_segment_truncated, removes=True),
+    m.SegmentTruncated: RecordStep(_segment_truncated, admission=admit_truncation, removes=True),
     m.SegmentDeleted: RecordStep(_segment_deleted, check=_check_deleted, removes=True),
-    m.SegmentMerged: RecordStep(_segment_merged, check=_check_merged),
+    m.SegmentMerged: RecordStep(_segment_merged, check=_check_merged, admission=admit_merge),
     m.AttributeSet: RecordStep(_attribute_set, check=_check_attribute),
 }

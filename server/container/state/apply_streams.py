@@ -16,6 +16,7 @@ from .container_state import ContainerState
 from .current_batch import EPOCH_MAX, CurrentBatch
 from .labels import config_of
 from .stream import Stream, epoch_key, part_key
+from .stream_admission import admit_scale, admit_truncation
 
 _CUT_KINDS: Final = frozenset(m.CutKind)
 
@@ -243,12 +244,12 @@ def _of_stream(check: Callable[[CurrentBatch, Stream, Any], None]) -> Callable[[
 
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
     m.StreamCreated: RecordStep(_stream_created, check=_check_stream),
-    m.StreamScaled: RecordStep(_changing(_stream_scaled), check=_of_stream(_check_scaled)),
+    m.StreamScaled: RecordStep(_changing(_stream_scaled), check=_of_stream(_check_scaled), admission=admit_scale),
     m.StreamUpdated: RecordStep(_changing(_stream_updated)),
     m.CutsSaved: RecordStep(_changing(_cuts_saved), check=_of_stream(_check_cuts)),
     m.CutForgotten: RecordStep(_changing(_cut_forgotten)),
     m.StreamSealed: RecordStep(_changing(_stream_sealed)),
-    m.StreamTruncated: RecordStep(_stream_truncated, check=_check_cut, removes=True),
-    m.StreamStartMoved: RecordStep(_stream_start_moved, check=_check_cut, removes=True),
+    m.StreamTruncated: RecordStep(_stream_truncated, check=_check_cut, admission=admit_truncation, removes=True),
+    m.StreamStartMoved: RecordStep(_stream_start_moved, check=_check_cut, admission=admit_truncation, removes=True),
     m.StreamDeleted: RecordStep(_stream_deleted, removes=True),
 }

@@ -1,8 +1,6 @@
 """What the records of decisions about transactions do to the state."""
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from operator import attrgetter
 from typing import Final
 
 from millrace.model.transaction import IMPLICIT_BRANCH, TransactionState
@@ -16,9 +14,16 @@ from .current_batch import CurrentBatch
 from .quarantine import CONTAINER, UnfitRecordError
 from .segment import Segment
 from .transaction import Transaction, part_of, segment_of_part, transaction_of
+from .transaction_admission import (
+    ENDED_STATES,
+    admit_begin,
+    admit_commit,
+    admit_ends,
+    admit_parts,
+    admit_prepare,
+    check_parts,
+)
 
-ENDED_STATES: Final = (TransactionState.ABORTED, TransactionState.EXPIRED)
-_low: Final = attrgetter("low")
 _EPOCH_CAUSE: Final = "a transaction that began before the stream was scaled"
 
 
@@ -55,21 +60,6 @@ def _check_routes(batch: CurrentBatch, number: int, stream: m.TransactionStream)
     batch.check_ranges("transactions", number, ranges)
     if ranges != sorted(ranges):
         raise batch.unfit("transactions", number, f"its ranges of stream {stream.stream_id} do not ascend")
-
-
-def check_parts(
-    batch: CurrentBatch, number: int, streams: Sequence[m.TransactionStream], parts: Sequence[m.PartRecord]
-) -> None:
-    """Raise unless parts can be created: each holds a range by which the transaction routes to one of its streams."""
-    batch.check_new_segments("transactions", number, [part.segment_id for part in parts])
-    routes = {stream.stream_id: stream.ranges for stream in streams} if parts else {}
-    for part in parts:
-        ranges = routes.get(part.stream_id, ())
-        place = bisect_right(ranges, part.low, key=_low) - 1
-        if place < 0 or (ranges[place].low, ranges[place].last) != (part.low, part.last):
-            raise batch.unfit(
-                "transactions", number, f"part {part.segment_id} of it has keys by which it does not route"
-            )
 
 
 def _free_name(state: ContainerState, name: str) -> None:
@@ -346,10 +336,10 @@ def _loaded(state: ContainerState, numbers: Iterable[int]) -> Iterable[Transacti
 
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
     m.IdsReserved: RecordStep(_ids_reserved, check=_check_reserved),
-    m.TransactionBegun: RecordStep(_begun, check=_check_begun),
-    m.PartsAdded: RecordStep(_parts_added, check=_check_added),
-    m.TransactionPrepared: RecordStep(_prepared, check=_check_prepared),
-    m.TransactionCommitted: RecordStep(_committed, check=_check_committed),
-    m.TransactionsEnded: RecordStep(_ended, removes=True),
+    m.TransactionBegun: RecordStep(_begun, check=_check_begun, admission=admit_begin),
+    m.PartsAdded: RecordStep(_parts_added, check=_check_added, admission=admit_parts),
+    m.TransactionPrepared: RecordStep(_prepared, check=_check_prepared, admission=admit_prepare),
+    m.TransactionCommitted: RecordStep(_committed, check=_check_committed, admission=admit_commit),
+    m.TransactionsEnded: RecordStep(_ended, admission=admit_ends, removes=True),
     m.OutcomesForgotten: RecordStep(_outcomes_forgotten, removes=True),
 }

@@ -22,13 +22,12 @@ from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.kind import Kinds
 from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.views import AdmittedView, DurableView, MapView, NamedView
+from millrace.server.container.views import AdmittedView, EntityRows, MapView, NamedView
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 
 from .garbage import DeleteAfter, GarbageQueue
 from .id_ranges import IdRanges
-from .producer import KnownProducer
 from .quarantine import EntityDamage, Quarantine
 from .scalars import Scalars
 from .segment import Segment, Watcher
@@ -49,7 +48,6 @@ class StoredState:
         attribute_bytes: what the attributes of all segments count against their limit.
         scalars: what it knows once.
         exclusive_writers: by stream id.
-        event_times: bounds of event times, by the ids of the streams that have some.
         damages: of entities, which are refused.
     """
 
@@ -60,7 +58,6 @@ class StoredState:
     attribute_bytes: int
     scalars: Scalars
     exclusive_writers: Mapping[int, ExclusiveWriter] = field(default_factory=dict)
-    event_times: Mapping[int, EventTimeBounds] = field(default_factory=dict)
     damages: Sequence[EntityDamage] = ()
 
 
@@ -70,10 +67,19 @@ LOST_NAME: Final = "lost/segment-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateView:
-    """The rows of a container in one view, by kind: of the kinds whose records are applied to both views alike."""
+    """The rows of a container in one view: of the kinds whose records are applied to both views alike.
 
-    producers: NamedView[ProducerRow]
+    Attributes:
+        rows: by the name of the kind.
+    """
+
+    rows: Mapping[str, NamedView[Any]]
     exclusive_writers: MapView[ExclusiveWriter]
+
+    @property
+    def producers(self) -> NamedView[ProducerRow]:
+        """The rows of producers."""
+        return self.rows["producers"]
 
 
 class ContainerState:
@@ -109,7 +115,7 @@ class ContainerState:
         self.writers: EntityCache[Writer] = self.caches["writers"]
         self.streams: EntityCache[Stream] = self.caches["streams"]
         self.transactions: EntityCache[Transaction] = self.caches["transactions"]
-        self.producers: EntityCache[KnownProducer] = self.caches["producers"]
+        self.producers: EntityCache[EntityRows[ProducerRow]] = self.caches["producers"]
         self.open_transactions = OpenTransactions(self.transactions, self.segments)
         self._internal_count = stored.internal_count
         # What the attributes of all segments count against their limit, durable and admitted.
@@ -125,7 +131,7 @@ class ContainerState:
         # Streams whose exclusive writer differs from the last checkpoint.
         self.changed_exclusive: DirtySet[int] = DirtySet()
         # In memory for all streams that have some, so that an append is checked without loading its stream.
-        self.event_times = dict(stored.event_times)
+        self.event_times: dict[int, EventTimeBounds] = {}
         # Entities that the log contradicts.
         self.quarantine = Quarantine(stored.kinds, stored.damages)
         # Change feeds for the policy loop: stream -> new configuration (None: deleted), what was written to which
@@ -134,10 +140,12 @@ class ContainerState:
         self.written_bytes: defaultdict[int, int] = defaultdict(int)
         self.written_events: defaultdict[int, int] = defaultdict(int)
         self.moved_cursors: set[int] = set()
-        admitted_producers = AdmittedView(self.producers, KnownProducer)
-        self.admitted = StateView(producers=admitted_producers, exclusive_writers=MapView(stored.exclusive_writers))
+        admitted_rows = {
+            kind.name: AdmittedView(self.caches[kind.name], kind.make) for kind in self.kinds if kind.make is not None
+        }
+        self.admitted = StateView(rows=admitted_rows, exclusive_writers=MapView(stored.exclusive_writers))
         self.durable = StateView(
-            producers=DurableView(self.producers, KnownProducer, admitted=admitted_producers),
+            rows={name: admitted.durable() for name, admitted in admitted_rows.items()},
             exclusive_writers=MapView(stored.exclusive_writers, changed=self.changed_exclusive),
         )
         # Writer ids of producers that are new, or whose transaction ended without a commit: they may have committed
