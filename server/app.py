@@ -45,6 +45,7 @@ from millrace.server.host.supervisor import Supervisor
 from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.server.host.token_file import read_token
 from millrace.server.host.tokens import TokenGate
+from millrace.server.kinds.registry import KINDS
 
 from .cache import PageCache
 from .errors import OwnedElsewhereError, OwnerFencedError, OwnershipReleasedError, ServerError, UnsupportedStoreError
@@ -425,6 +426,7 @@ class Server:
             backend.folder.container(CONTAINER),
             files=self._files,
             storage=backend.storage,
+            kinds=KINDS,
             container_options=options.container,
             wal_options=options.wal,
             clock=self._clock,

@@ -29,7 +29,7 @@ from millrace.server.wal import LOG_PREFIX, Log, LogOwner, ObjectWal, Wal, WalOp
 
 from .environment import ContainerEnvironment
 from .ids import scope_of
-from .kinds import KINDS
+from .kind import Kinds
 from .options import ContainerOptions
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ async def local_environment(
     *,
     files: FileSystem,
     storage: ChunkStorage,
+    kinds: Kinds,
     container_options: ContainerOptions,
     wal_options: WalOptions,
     clock: Clock,
@@ -79,6 +80,7 @@ async def local_environment(
         number: of the container.
         folder: for its log and its checkpoint; made if missing.
         storage: shared by all containers; this one gets its scope of it.
+        kinds: of entities that it has.
         page_size_bytes, on_failure: as of `ContainerEnvironment`.
         claim: takes the container; None where the lock of the folder is enough.
         store: for the log, where the claim says that it is there.
@@ -98,7 +100,7 @@ async def local_environment(
     checkpoints = CheckpointStore(
         files,
         folder / CHECKPOINT_NAME,
-        KINDS,
+        kinds,
         owner=owner,
         verified_at_once_count_max=container_options.verified_at_once_count_max,
     )

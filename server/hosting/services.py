@@ -4,9 +4,6 @@ The container owns log, state and checkpoints; here is everything that only uses
 after a failure, all of this is made again with it.
 """
 
-from millrace.server.container.checkpoint.producer_table import ProducerArchive
-from millrace.server.container.checkpoint.stream_tables import StreamArchive
-from millrace.server.container.checkpoint.transaction_tables import TransactionArchive
 from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.writer_commands import WriterCommands
@@ -15,13 +12,16 @@ from millrace.server.front.requests.segments import SegmentRequests
 from millrace.server.front.requests.writers import WriterRequests
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.kinds.producers.requests import ProducerRequests
+from millrace.server.kinds.producers.tables import ProducerArchive
 from millrace.server.kinds.producers.unused import UnusedProducers
 from millrace.server.kinds.streams.catalog import Catalog
 from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.server.kinds.streams.requests import StreamRequests
+from millrace.server.kinds.streams.tables import StreamArchive
 from millrace.server.kinds.transactions.commands import TransactionCommands
 from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
 from millrace.server.kinds.transactions.requests import TransactionRequests
+from millrace.server.kinds.transactions.tables import TransactionArchive
 from millrace.server.options import ServerOptions
 from millrace.server.streams import ScalingLoop, Uptime, WriterExpiryLoop, boot_id
 

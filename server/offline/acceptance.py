@@ -19,6 +19,7 @@ from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.files import OsFileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.hosting.backend import Backend
+from millrace.server.kinds.registry import KINDS
 from millrace.server.object_store import ObjectStore, StoreMonitor, StoreUrl
 from millrace.server.options import ServerOptions
 from millrace.server.ownership import CopyRecord, Manifest, NewestCopy, OwnershipStatistics, RemoteLog
@@ -150,6 +151,7 @@ async def _recover_and_accept(
             folder,
             files=OsFileSystem(),
             storage=storage,
+            kinds=KINDS,
             container_options=options.container,
             wal_options=options.wal,
             clock=clock or SystemClock(),

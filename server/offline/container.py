@@ -18,7 +18,6 @@ from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, Check
 from millrace.server.container.checkpoint.checkpoint import Checkpoint
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.ids import scope_of
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.local import CHECKPOINT_NAME, LOG_FOLDER
 from millrace.server.container.log_loss import LogLoss, LossFinder
 from millrace.server.container.memtable import Extent
@@ -29,6 +28,7 @@ from millrace.server.container.state.segment import DamagedRange, Segment
 from millrace.server.errors import ChunkIdentityError, ConfigurationError, ServerError
 from millrace.server.folder import CONTAINERS_FOLDER, LOCK_NAME, TIER2_FOLDER
 from millrace.server.host.files import OsFileSystem
+from millrace.server.kinds.registry import KINDS
 from millrace.server.ownership import Manifest, read_folder_claim
 from millrace.server.settings import load_settings
 from millrace.server.tier2 import ChunkInfo

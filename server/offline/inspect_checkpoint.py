@@ -10,9 +10,9 @@ from uuid import UUID
 
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, PART_HEADER_SIZE_BYTES, decode_part
 from millrace.server.container.checkpoint.schema import FORMAT, META_NUMBERS, Schema
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.table import Table
 from millrace.server.errors import ChunkCorruptError, ServerError
+from millrace.server.kinds.registry import KINDS
 from millrace.wire.schema.checkpoint_copy import COPY_PART_MAGIC, CopyPartHeader
 
 from .container import copied_checkpoint, joined_copy, opened_checkpoint

@@ -16,8 +16,8 @@ from millrace.model.exclusive_writer import ExclusiveWriter
 from millrace.model.producer import Producer, ProducerRow
 from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CopyPart, encode_part
-from millrace.server.container.state.producer import KnownProducer
 from millrace.server.folder import FORMAT_VERSION
+from millrace.server.kinds.producers.row import KnownProducer
 from millrace.server.offline.container import copied_checkpoint, opened_checkpoint
 from millrace.server.offline.findings import Verification
 from millrace.server.offline.verification import verify_folder

@@ -20,7 +20,6 @@ from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.environment import ContainerEnvironment
 from millrace.server.container.ids import scope_of
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.local import next_epoch
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.requests import ReadyReply, Reply
@@ -33,6 +32,7 @@ from millrace.server.front.replies import error_reply
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.hosting.services import ContainerServices
+from millrace.server.kinds.registry import KINDS
 from millrace.server.options import ServerOptions
 from millrace.server.ownership import FolderOwnership
 from millrace.server.tier2 import ScopedStorage

@@ -9,11 +9,11 @@ import asyncio
 from itertools import islice
 from typing import Final
 
-from millrace.server.container.checkpoint.producer_table import ProducerArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.wire import messages as m
 
 from .commands import ProducerCommands
+from .tables import ProducerArchive
 
 FORGOTTEN_COUNT_MAX: Final = 1000
 """In one record."""

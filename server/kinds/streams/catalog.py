@@ -9,10 +9,11 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from millrace.server.container.checkpoint.stream_tables import StreamArchive
 from millrace.server.container.loader import page_of_names
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.labels import LABEL_RETAINS, LABEL_SCALES, labels_of, tag_label
+
+from .tables import StreamArchive
 
 PAGE_COUNT: Final = 1000
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.model.transaction import TransactionState
-from millrace.server.container.checkpoint.transaction_tables import TransactionArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import ServerError
@@ -28,6 +27,7 @@ from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
 
 from .options import TransactionsOptions
+from .tables import TransactionArchive
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from millrace.server.container.checkpoint.rows import CheckpointRows, take_rows
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.garbage import DeleteAfter, GarbageQueue
 from millrace.server.container.state.scalars import Scalars
+from millrace.server.kinds.registry import KINDS
 
 FIRST_ID = 1
 

@@ -11,12 +11,12 @@ from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.environment import ContainerEnvironment
 from millrace.server.container.kind import Kinds
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.requests import handlers_of
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.quarantine import EntityDamage
 from millrace.server.errors import CheckpointDamagedError, ContentLostError, DecisionMisfitError
+from millrace.server.kinds.registry import KINDS
 from millrace.server.ownership import FolderOwnership
 from millrace.wire import messages as m
 from tests.support.clock import ManualClock

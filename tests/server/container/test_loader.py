@@ -10,13 +10,13 @@ import pytest
 from millrace.model.key_range import KeyRange
 from millrace.model.lineage import StreamPart
 from millrace.server.container import entity_cache
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.loader import BATCH_COUNT_MAX, EntityLoader
 from millrace.server.container.state.container_state import ContainerState, StoredState
 from millrace.server.container.state.scalars import Scalars
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import StorageError
+from millrace.server.kinds.registry import KINDS
 from millrace.wire import messages as m
 from tests.server.container.states import EmptyArchive, evict_at_once
 from tests.support.waiting import PATIENCE_S

@@ -22,6 +22,7 @@ from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
 from millrace.server.host.metrics import Metrics
+from millrace.server.kinds.registry import KINDS
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
@@ -106,6 +107,7 @@ async def opened(
             files=FaultyDatabases(busy_timeout_s=0.0),
             storage=storage,
             cache=cache,
+            kinds=KINDS,
             container_options=options,
             wal_options=SMALL_WAL,
             clock=clock,

@@ -8,10 +8,10 @@ import pytest
 
 from millrace.model.producer import Producer, ProducerRow
 from millrace.server.container import container
-from millrace.server.container.state.producer import step
 from millrace.server.container.views import EntityRows, move
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import DecisionMisfitError, ServerError, TransactionError
+from millrace.server.kinds.producers.row import step
 from millrace.server.kinds.transactions.commands import TransactionCommands
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.server.streams import ExclusiveCommands

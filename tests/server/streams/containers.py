@@ -10,15 +10,16 @@ from typing import Any
 from millrace.model.block_packing import pack_block
 from millrace.model.key_range import KEY_SPACE, equal_ranges
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.checkpoint.stream_tables import StreamArchive
 from millrace.server.container.local import local_environment
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
+from millrace.server.kinds.registry import KINDS
 from millrace.server.kinds.streams.catalog import Catalog
 from millrace.server.kinds.streams.commands import StreamCommands
+from millrace.server.kinds.streams.tables import StreamArchive
 from millrace.server.streams import MetricsOptions, ScalingLoop, StreamsOptions, Uptime, WritersOptions
 from millrace.server.streams.expiry import step_us
 from millrace.wire import messages as m
@@ -108,6 +109,7 @@ async def streams_in(
             files=files or FaultyDatabases(busy_timeout_s=0.0),
             storage=storage,
             cache=cache,
+            kinds=KINDS,
             container_options=ContainerOptions(
                 flush_age_s=3600.0, checkpoint_interval_s=3600.0, idle_bytes_max=idle_bytes_max
             ),

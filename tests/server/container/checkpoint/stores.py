@@ -8,10 +8,10 @@ from pathlib import Path
 from millrace.server.container.checkpoint.checkpoint import Checkpoint
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.host.files import OsFileSystem
+from millrace.server.kinds.registry import KINDS
 from tests.server.container.histories import History, durable_view, history
 
 RICH = history(

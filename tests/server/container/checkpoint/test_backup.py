@@ -25,10 +25,10 @@ from millrace.server.container.checkpoint.backup import (
 from millrace.server.container.checkpoint.checkpoint import CheckpointVersion
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import ChunkCorruptError, ChunkIdentityError
 from millrace.server.host.files import OsFileSystem
+from millrace.server.kinds.registry import KINDS
 from millrace.server.tier2 import ChunkInfo
 from millrace.server.wal import LogOwner
 from tests.server.container.histories import history

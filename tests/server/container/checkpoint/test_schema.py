@@ -1,5 +1,5 @@
 from millrace.server.container.checkpoint.schema import FORMAT, Schema
-from millrace.server.container.kinds import KINDS
+from millrace.server.kinds.registry import KINDS
 
 
 def test_no_two_tables_share_a_number() -> None:

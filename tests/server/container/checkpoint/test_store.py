@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import (
     CheckpointDamagedError,
@@ -24,6 +23,7 @@ from millrace.server.errors import (
     ShuttingDownError,
     StorageError,
 )
+from millrace.server.kinds.registry import KINDS
 from millrace.wire import messages as m
 from millrace.wire.limits import MIB
 from tests.server.container.checkpoint.stores import (
@@ -282,7 +282,7 @@ def test_an_export_takes_little_memory(tmp_path: Path) -> None:
 import re
 from pathlib import Path
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.kinds import KINDS
+from millrace.server.kinds.registry import KINDS
 from millrace.server.host.files import OsFileSystem
 
 store = CheckpointStore(OsFileSystem(), Path({str(path)!r}), KINDS)

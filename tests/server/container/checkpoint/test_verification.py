@@ -12,13 +12,13 @@ from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.schema import FORMAT, FORMAT_VERSION, PRODUCT, Schema
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import verify_rows
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.recovery import state_of
 from millrace.server.errors import (
     CheckpointDamagedError,
     FolderVersionError,
 )
 from millrace.server.host.files import OsFileSystem
+from millrace.server.kinds.registry import KINDS
 from millrace.wire import messages as m
 from tests.server.container.checkpoint.stores import (
     RICH,

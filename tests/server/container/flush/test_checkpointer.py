@@ -15,10 +15,10 @@ from millrace.server.container.checkpoint.rows import CheckpointRows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.verification import VERIFIED_PAGE_ROWS_COUNT
 from millrace.server.container.flush.checkpointer import Checkpointer
-from millrace.server.container.kinds import KINDS
 from millrace.server.errors import CheckpointDamagedError, StorageError
 from millrace.server.host.clock import SystemClock
 from millrace.server.host.files import OsFileSystem
+from millrace.server.kinds.registry import KINDS
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
 from tests.server.container.flush.test_flusher import flusher_of

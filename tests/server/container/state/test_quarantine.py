@@ -2,9 +2,9 @@
 
 import pytest
 
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.state.quarantine import EntityDamage, Quarantine
 from millrace.server.errors import ContentLostError
+from millrace.server.kinds.registry import KINDS
 from millrace.wire import messages as m
 from tests.golden.samples import SAMPLES
 from tests.support.tables import table

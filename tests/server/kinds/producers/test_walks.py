@@ -13,11 +13,11 @@ from millrace.model.errors import MillraceError
 from millrace.model.producer import Producer, ProducerRow, ProducerVerdict
 from millrace.model.transaction import TransactionState
 from millrace.server.container import container
-from millrace.server.container.kinds import KINDS
 from millrace.server.container.state import apply
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.kinds.producers import commands as producer_commands
 from millrace.server.kinds.producers.commands import ProducerCommands
+from millrace.server.kinds.registry import KINDS
 from millrace.server.kinds.transactions import commands as transaction_commands
 from millrace.wire import messages as m
 from tests.support.folders import tmp_path

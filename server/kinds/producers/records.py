@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from millrace.server.container.kind import Applier, RecordStep
+from millrace.server.container.state.current_batch import CurrentBatch
+from millrace.server.container.state.quarantine import UnfitRecordError
 from millrace.server.container.views import move
 from millrace.wire import messages as m
 
-from .current_batch import CurrentBatch
-from .producer import ProducerRecord, step
-from .quarantine import UnfitRecordError
+from .row import ProducerRecord, step
 
 
 def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Final
 
 from millrace.model.producer import ProducerRow
+from millrace.server.container.checkpoint.reader import KindArchive
 from millrace.server.container.kind import Kind
-from millrace.server.container.state import apply_producers
-from millrace.server.container.state.producer import KnownProducer
 from millrace.server.container.table import Row, Table, json_text
 
-from .reader import KindArchive
+from . import records
+from .row import KnownProducer
 
 
 def _row(producer: KnownProducer) -> Row:
@@ -72,6 +72,6 @@ PRODUCERS: Final[Kind[KnownProducer]] = Kind(
     load=_load,
     make=KnownProducer,
     archive=ProducerArchive,
-    records=apply_producers.RECORDS,
-    transitions=apply_producers.TRANSITIONS,
+    records=records.RECORDS,
+    transitions=records.TRANSITIONS,
 )

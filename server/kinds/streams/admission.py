@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from millrace.model.key_range import KeyRange
+from millrace.server.container.state.current_batch import EPOCH_MAX, CurrentBatch
+from millrace.server.container.state.segment_admission import check_start, require
 from millrace.server.errors import DecisionMisfitError
 from millrace.wire import messages as m
-
-from .current_batch import EPOCH_MAX, CurrentBatch
-from .segment_admission import check_start, require
 
 
 def admit_truncation(batch: CurrentBatch, record: m.StreamTruncated | m.StreamStartMoved) -> None:

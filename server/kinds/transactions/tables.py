@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
+from millrace.server.container.checkpoint.reader import KindArchive
 from millrace.server.container.kind import Detail, Kind
-from millrace.server.container.state import apply_transactions
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
-from .reader import KindArchive
+from . import records
 
 
 def _transaction_row(transaction: Transaction) -> Row:
@@ -135,5 +135,5 @@ TRANSACTIONS: Final[Kind[Transaction]] = Kind(
     details=(Detail(table=PARTS, row=_row_of_part, load=_load_parts),),
     restore_state=_restore_state,
     archive=TransactionArchive,
-    records=apply_transactions.RECORDS,
+    records=records.RECORDS,
 )

@@ -6,11 +6,11 @@ import pytest
 from millrace.model.key_range import KEY_SPACE
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.checkpoint.stream_tables import CUTS, STREAMS, StreamArchive
 from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream
 from millrace.server.container.table import json_text, range_texts
+from millrace.server.kinds.streams.tables import CUTS, STREAMS, StreamArchive
 from millrace.wire import messages as m
 from tests.server.container.checkpoint.stores import empty_state, save
 from tests.server.container.histories import apply, history

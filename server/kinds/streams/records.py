@@ -9,14 +9,14 @@ from typing import Any, Final
 from millrace.model.key_range import KeyRange
 from millrace.model.names import segment_of_stream
 from millrace.server.container.kind import RecordStep
+from millrace.server.container.state.apply_segments import create_segment, seal_segments, truncate_segments
+from millrace.server.container.state.container_state import ContainerState
+from millrace.server.container.state.current_batch import EPOCH_MAX, CurrentBatch
+from millrace.server.container.state.labels import config_of
+from millrace.server.container.state.stream import Stream, epoch_key, part_key
 from millrace.wire import messages as m
 
-from .apply_segments import create_segment, seal_segments, truncate_segments
-from .container_state import ContainerState
-from .current_batch import EPOCH_MAX, CurrentBatch
-from .labels import config_of
-from .stream import Stream, epoch_key, part_key
-from .stream_admission import admit_scale, admit_truncation
+from .admission import admit_scale, admit_truncation
 
 _CUT_KINDS: Final = frozenset(m.CutKind)
 

@@ -5,16 +5,16 @@ from typing import Final
 
 from millrace.model.transaction import IMPLICIT_BRANCH, TransactionState
 from millrace.server.container.kind import RecordStep
+from millrace.server.container.state.apply_segments import check_merge, merge_segment, seal_segments
+from millrace.server.container.state.container_state import LOST_NAME, ContainerState
+from millrace.server.container.state.current_batch import CurrentBatch
+from millrace.server.container.state.quarantine import CONTAINER, UnfitRecordError
+from millrace.server.container.state.segment import Segment
+from millrace.server.container.state.transaction import Transaction, part_of, segment_of_part, transaction_of
+from millrace.server.kinds.streams.records import begin_epoch, check_epoch, mark_empty, save_cut
 from millrace.wire import messages as m
 
-from .apply_segments import check_merge, merge_segment, seal_segments
-from .apply_streams import begin_epoch, check_epoch, mark_empty, save_cut
-from .container_state import LOST_NAME, ContainerState
-from .current_batch import CurrentBatch
-from .quarantine import CONTAINER, UnfitRecordError
-from .segment import Segment
-from .transaction import Transaction, part_of, segment_of_part, transaction_of
-from .transaction_admission import (
+from .admission import (
     ENDED_STATES,
     admit_begin,
     admit_commit,

@@ -7,15 +7,16 @@ from typing import Any, Final
 
 from millrace.model.event_times import EventTimeBounds
 from millrace.model.lineage import StreamPart
+from millrace.server.container.checkpoint.reader import KindArchive
 from millrace.server.container.kind import Detail, Kind
-from millrace.server.container.state import apply_streams, exclusive_writers
+from millrace.server.container.state import exclusive_writers
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.labels import LABEL_TIMES, config_of, labels_of
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream, epoch_key, part_key
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
-from .reader import KindArchive
+from . import records
 
 LABELS: Final = Table(
     "labels",
@@ -195,7 +196,7 @@ STREAMS: Final[Kind[Stream]] = Kind(
     ),
     restore_state=_restore_state,
     archive=StreamArchive,
-    records=apply_streams.RECORDS,
+    records=records.RECORDS,
     transitions=exclusive_writers.TRANSITIONS,
     scopes={"streams": attrgetter("segment_ids"), "open_streams": attrgetter("open_ids")},
 )
