@@ -13,6 +13,7 @@ is no more than the list of the runs that are durable. One seed is one schedule;
 
 It mirrors no module. To replay a seed, or to try more of them than the suite does:
 
-    python -m tests.simulation --only 4711
-    python -m tests.simulation --seeds 20000
+    python -m tests.simulation --only 4711                              # a schedule of the log
+    python -m tests.simulation --torture transactions --only 4711       # whole servers and clients
+    python -m tests.simulation --hours 2                                # all of them in turn
 """

@@ -4,7 +4,9 @@
 # mypy: disable-error-code="unused-awaitable"
 
 import asyncio
+import itertools
 from functools import partial
+from typing import Final
 
 import millrace
 from tests.crash.elastic.seen import has_passed
@@ -18,9 +20,10 @@ from tests.crash.transactions.faults import scale_once
 from tests.crash.transactions.lanes import Lane
 from tests.crash.transactions.queries import Query
 
-from .world import Part
+from .world import Decisions, Part
 
-COUNT_PER_LIFE = 100
+COUNT_PER_LIFE: Final = 100
+DECISIONS: Final = ("commit", "commit", "abort")
 
 
 async def write_sequences(part: Part, *, stream: str, keys: int) -> None:
@@ -63,9 +66,9 @@ async def transact(part: Part) -> None:
         elif verb == "decide":
             # Once it is aborted, its name would be that of another one: the next life leaves it alone.
             world.next_numbers[part.name] = int(str(words[0]).rpartition("/")[2]) + 1
-            verbs = part.dice.choice([["commit", "abort"], ["abort", "commit"], ["commit", "commit"]])
-            for each in verbs:
-                world.decisions.put_nowait(" ".join([each, *map(str, words)]))
+            first = part.dice.choice(DECISIONS)
+            for decisions, verb in zip(world.decisions.values(), itertools.cycle([first, part.dice.choice(DECISIONS)])):
+                decisions.hand_over(str(words[0]), " ".join([verb, *map(str, words)]))
         else:
             world.counted[verb] += 1
 
@@ -74,10 +77,12 @@ async def transact(part: Part) -> None:
 
 
 async def decide(part: Part) -> None:
-    """Commit and abort what others have prepared, until these have ended."""
-    lines: asyncio.Queue[str] = part.world.decisions
+    """Commit and abort what others have prepared, as another decider does at the same time, until these have ended."""
+    decisions = part.world.decisions.setdefault(part.name, Decisions())
+    lines = decisions.resume()
 
     def say(verb: str, *words: object) -> None:
+        decisions.waiting.pop(str(words[0]), None)
         part.world.counted[verb] += 1
 
     async def end() -> None:
@@ -100,12 +105,15 @@ async def query(part: Part, *, writer: str) -> None:
 
 
 async def cook(part: Part) -> None:
-    """Move events from one stream to another, with the position in the commit."""
+    """Move events from one stream to another, with the position in the commit, until the first one has its last."""
 
     def say(verb: str, *words: object) -> None:
         part.world.counted[verb] += 1
 
-    await Chain(part.client, part.recorder, part.name, part.number, part.dice, say).run(part.is_over)
+    def is_over() -> bool:
+        return part.is_over() and part.world.has_ended("raw")
+
+    await Chain(part.client, part.recorder, part.name, part.number, part.dice, say).run(is_over)
 
 
 async def scale(part: Part, *, streams: tuple[str, ...]) -> None:
@@ -116,31 +124,45 @@ async def scale(part: Part, *, streams: tuple[str, ...]) -> None:
 
 
 async def truncate(part: Part, *, streams: tuple[str, ...]) -> None:
-    """Truncate at places that the reader of a stream has passed."""
+    """Truncate at the place of a reader that all other readers of the stream have passed."""
     while not part.is_over():
         await asyncio.sleep(part.dice.expovariate(2.0))
         stream = part.dice.choice(streams)
-        place = part.world.seen[stream].place
-        if place is None:
-            continue
-        cut = place()
         info = await part.client.stream_info(stream)
-        if cut.places.keys() - info.lineage().by_id.keys() or not has_passed(info, cut, info.progress(cut)):
-            continue
-        call = part.recorder.call(part.name, "truncate", stream=stream, cut=recorded_cut(cut))
-        try:
-            await part.client.truncate_stream(stream, cut)
-        except millrace.CutInvalidError:  # inside of an append
-            part.recorder.answer(call, "refused")
-        else:
-            part.recorder.answer(call, "done")
-            part.world.counted["truncated"] += 1
+        places = [place() for place in part.world.seen[stream].places]
+        known = [place for place in places if place is not None and place.places.keys() <= info.lineage().by_id.keys()]
+        if len(known) < len(places):
+            continue  # a reader has not begun yet, or the stream was truncated meanwhile
+        for cut in known:
+            progress = info.progress(cut)
+            if all(has_passed(info, place, progress) for place in known):
+                await _truncate(part, stream, cut)
+                break
+
+
+async def _truncate(part: Part, stream: str, cut: millrace.StreamCut) -> None:
+    call = part.recorder.call(part.name, "truncate", stream=stream, cut=recorded_cut(cut))
+    try:
+        await part.client.truncate_stream(stream, cut)
+    except millrace.CutInvalidError:  # inside of an append
+        part.recorder.answer(call, "refused")
+    else:
+        part.recorder.answer(call, "done")
+        part.world.counted["truncated"] += 1
+
+
+def _place(reader: CutReader, stream: str) -> millrace.StreamCut | None:
+    return reader.places.get(stream)
 
 
 async def read_cuts(part: Part, *, streams: tuple[str, ...], reads_together: bool) -> None:
     """Read several streams from one consistent cut to the next."""
-    heads = {stream: await part.client.stream_cut(stream).head() for stream in streams}
+    heads: dict[str, millrace.StreamCut] = {}
     reader = CutReader(part.client, part.recorder, streams, heads, part.world.counted, reads_together=reads_together)
+    for stream in streams:
+        part.world.seen[stream].places.append(partial(_place, reader, stream))
+    for stream in streams:
+        heads[stream] = await part.client.stream_cut(stream).head()
     while not part.is_over():
         await reader.step()
         await asyncio.sleep(part.dice.expovariate(5.0))

@@ -2,8 +2,14 @@
 
 import asyncio
 from random import Random
+from typing import Final
+
+from tests.crash.transactions.faults import carry_out_scale, drawn_scale, scale_in_a_row
 
 from .world import World
+
+STALLS_S: Final = (0.1, 0.5, 1.5, 2.5)
+"""How long a process stands still: shorter than every lease of a transaction, or longer than the short ones."""
 
 
 async def kill(world: World, dice: Random) -> None:
@@ -46,8 +52,37 @@ async def stand_still(world: World, dice: Random) -> None:
     """Stop the process of the server for a while, shorter or longer than leases of transactions."""
     life = world.machine.life
     life.is_frozen = True
-    await asyncio.sleep(dice.choice([0.1, 0.5, 1.5, 2.5]))
+    await asyncio.sleep(dice.choice(STALLS_S))
     world.loop.thaw(life, timers_first=dice.random() < 0.5)
+
+
+async def stall_clients(world: World, dice: Random) -> None:
+    """Stop some client processes for a while, shorter or longer than leases of transactions."""
+    names = sorted(world.playing)
+    chosen = dice.sample(names, dice.randint(1, len(names)))
+    lives = [world.playing[name] for name in chosen]
+    for life in lives:
+        life.is_frozen = True
+    await asyncio.sleep(dice.choice(STALLS_S))
+    for name, life in zip(chosen, lives, strict=True):
+        if world.playing.get(name) is life:  # it was not killed meanwhile
+            world.loop.thaw(life, timers_first=dice.random() < 0.5)
+
+
+async def scale_all(world: World, dice: Random) -> None:
+    """Split and merge all streams at once, some times: commits wait for one scale and meet the next one."""
+    async with asyncio.TaskGroup() as tasks:
+        for stream in world.torture.streams:
+            tasks.create_task(scale_in_a_row(world.admin, stream, dice.random(), world.counted))
+
+
+async def scale_all_still(world: World, dice: Random) -> None:
+    """Scale all streams while the server stands still: it finds commits before and after each scale at once."""
+    scales = [await drawn_scale(world.admin, stream, dice) for stream in world.torture.streams]
+    async with asyncio.TaskGroup() as tasks:
+        for scale in scales:
+            tasks.create_task(carry_out_scale(world.admin, scale, world.counted))
+        await stand_still(world, dice)
 
 
 async def fail_syncs(world: World, dice: Random) -> None:

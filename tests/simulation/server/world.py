@@ -20,6 +20,7 @@ from millrace.wire.limits import KIB, MIB
 from tests.crash.patience import PATIENT
 from tests.crash.recorded_reads import RecordedRead, record_lineage
 from tests.crash.transactions.accounting import Books
+from tests.crash.transactions.queries import recorded_producer
 from tests.crash.transactions.recorded import recorded_outcome
 from tests.simulation.virtual_loop import Life
 from tests.support.history import Recorder, check
@@ -83,6 +84,8 @@ class Torture:
         clients: their roles. They come to an end one after the other, the last one first.
         disturbers: the roles that end before them.
         faults: how often each one happens, compared with the others.
+        producers: the ids of producers whose state a restart must leave as it is.
+        judge: asserts what is true of the events of this torture, apart from the checker of histories.
         pause_s: the mean time between two faults.
         seconds: how long all this goes on, in virtual time.
     """
@@ -92,6 +95,8 @@ class Torture:
     clients: tuple[Role, ...]
     disturbers: tuple[Role, ...]
     faults: Mapping[Fault, int]
+    producers: tuple[str, ...] = ()
+    judge: Callable[["World"], Coroutine[Any, Any, None]] | None = None
     pause_s: float = 0.5
     seconds: float = 4.0
 
@@ -175,10 +180,38 @@ def _reached() -> Iterator[Counter[str]]:
 
 @dataclass
 class Seen:
-    """What a reader from the head was given so far."""
+    """What a reader from the head was given so far.
+
+    Attributes:
+        places: of all readers of the stream, which no truncation may overtake; None for one that has not begun.
+    """
 
     events: list[tuple[str, str]] = field(default_factory=list)
-    place: Callable[[], millrace.StreamCut] | None = None
+    places: list[Callable[[], millrace.StreamCut | None]] = field(default_factory=list)
+
+
+@dataclass
+class Decisions:
+    """What one decider was asked to decide and has not, in whichever of its lives.
+
+    Attributes:
+        waiting: its lines, by the name of the transaction.
+    """
+
+    waiting: dict[str, str] = field(default_factory=dict)
+    lines: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    def hand_over(self, name: str, line: str) -> None:
+        """Ask for a decision."""
+        self.waiting[name] = line
+        self.lines.put_nowait(line)
+
+    def resume(self) -> "asyncio.Queue[str]":
+        """Return the lines of a new life, which begins with what the one before has left."""
+        self.lines = asyncio.Queue()
+        for line in self.waiting.values():
+            self.lines.put_nowait(line)
+        return self.lines
 
 
 class World:
@@ -188,7 +221,8 @@ class World:
         admin: the client of those who disturb, read and check.
         is_over: whether all roles should come to their end.
         seen: by stream, what its reader was given.
-        decisions: lines for those who decide on transactions of others.
+        decisions: by decider, the transactions of others that it has to decide on.
+        playing: by role, the process that plays it.
     """
 
     def __init__(self, loop: ServerLoop, dice: Random, torture: Torture) -> None:
@@ -210,10 +244,10 @@ class World:
         self.machine = Machine(loop, Random(dice.getrandbits(64)), wal, container, on_end=self._server_ended)
         self.is_over = False
         self.seen = {stream: Seen() for stream in torture.streams}
-        self.decisions: asyncio.Queue[str] = asyncio.Queue()
+        self.decisions: dict[str, Decisions] = {}
         self.next_numbers: dict[str, int] = {}
         self._lives: list[Life] = []
-        self._playing: set[str] = set()
+        self.playing: dict[str, Life] = {}
 
     # --- what happened ---
 
@@ -280,20 +314,20 @@ class World:
 
     def has_ended(self, prefix: str) -> bool:
         """Return whether all clients have ended whose names begin so."""
-        return not any(name.startswith(prefix) for name in self._playing)
+        return not any(name.startswith(prefix) for name in self.playing)
 
     async def _play(self, role: Role) -> None:
         """Play a role, in one process after the other."""
-        self._playing.add(role.name)
+        self.playing[role.name] = Life()
         try:
             await self._play_lives(role)
         finally:
-            self._playing.remove(role.name)
+            del self.playing[role.name]
 
     async def _play_lives(self, role: Role) -> None:
         dice = Random(self.dice.getrandbits(64))
         for number in itertools.count(1):
-            life = Life()
+            life = self.playing[role.name] = Life()
             self._lives.append(life)
             part = Part(self, role.name, number, self.client(), Random(dice.getrandbits(64)))
             playing = self.loop.start(life, role.play(part))
@@ -325,12 +359,18 @@ class World:
         read = RecordedRead(self.recorder, f"reader of {stream}", stream)
         seen = self.seen[stream]
         async with self.admin.reader(stream) as reader:
-            seen.place = reader.position
+            seen.places.append(reader.position)
             async for event in reader:
                 value = event.value.decode()
                 read.take(value, segment=event.segment, offset=event.offset, index=event.index)
                 seen.events.append((event.key or "", value))
-            read.end(reader.position(), is_tail=True)
+            end = reader.position()
+            read.end(end, is_tail=True)
+        # Once more, after all that anybody was told: what is not there now is lost.
+        read = RecordedRead(self.recorder, f"reader of {stream}", stream, start=end)
+        async with self.admin.reader(stream, start=end) as reader:
+            assert not [event async for event in reader], f"{stream} continues after its end"
+        read.end(end, is_tail=True)
 
     # --- the judgement ---
 
@@ -351,6 +391,8 @@ class World:
             self.violated(f"UNREAD: {verdict}")
         try:
             self.counted += Books.of(self.recorder.lines).check({name: seen.events for name, seen in self.seen.items()})
+            if self.torture.judge is not None:
+                await self.torture.judge(self)
         except AssertionError as error:
             self.violated(f"BOOKS: {error}")
 
@@ -361,6 +403,8 @@ class World:
         for name in sorted(books.names):
             outcome = await recorded_outcome(self.recorder, self.admin, "outcomes", name)
             state[name] = outcome.number, str(outcome.state)
+        for producer in self.torture.producers:
+            state[producer] = await recorded_producer(self.recorder, self.admin, "outcomes", producer)
         for stream in self.torture.streams:
             info = await self.admin.stream_info(stream)
             state[stream] = str([(each.segment_id, each.low, each.high) for each in info.open_segments])
