@@ -162,20 +162,17 @@ def check_event_count(segment: Segment, event_count: int) -> None:
 def check_writer(state: ContainerState, number: int, epoch: int) -> Writer:
     """Return the writer of an append or a request; raise if it is unknown, has expired, or was opened again since."""
     writer = state.writers.get(number)
-    if (
-        number in state.expiring_writers
-        or (writer is None and number < state.scalars.next_id)
-        or (writer is not None and writer.expired_us)
-    ):
+    row = None if writer is None else writer.admitted
+    if row.expired_us if row is not None else number < state.scalars.next_id:
         raise WriterExpiredError(
             f"writer {number} was idle for too long: its event numbers are unknown now, open it again",
             subject=writer.writer_id if writer is not None else "",
         )
-    if writer is None or epoch > writer.admitted_epoch:
+    if writer is None or row is None or epoch > row.epoch:
         raise WriterUnknownError(f"writer {number} was never opened under epoch {epoch}")
-    if epoch < writer.admitted_epoch:
+    if epoch < row.epoch:
         raise WriterFencedError(
-            f"epoch {epoch} is fenced by epoch {writer.admitted_epoch}: the writer was opened again, or it has lost the"
+            f"epoch {epoch} is fenced by epoch {row.epoch}: the writer was opened again, or it has lost the"
             " stream that it had alone",
             subject=writer.writer_id,
         )

@@ -254,7 +254,6 @@ class SegmentContainer:
                     stored_through=refusal.stored_through,
                 )
             )
-            on_stream.admitted.refusal = refusal
             self.sequences_refused_total += 1
             logger.error(
                 "sequences refused writer=%s stream_id=%d segment_id=%d first_sequence=%d stored_through=%d",

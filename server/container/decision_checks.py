@@ -18,14 +18,11 @@ request and not the log. What the record names is pinned. There are two steps:
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final
 
 from millrace.server.container.state.apply import check_item
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.current_batch import CurrentBatch, number_above_max
 from millrace.server.container.state.quarantine import UnfitRecordError
-from millrace.server.container.state.segment_admission import require
 from millrace.server.errors import DecisionMisfitError
 from millrace.wire import messages as m
 
@@ -52,7 +49,7 @@ def _check(state: ContainerState, record: m.Record) -> CurrentBatch:
         raise DecisionMisfitError(f"{record.type.name} was not logged, since {too_large} cannot be stored")
     batch = CurrentBatch(state, state.admitted, sequence=state.sequence + 1, wall_time_us=0)
     batch.item = record
-    admission = state.kinds.records[type(record)].admission or _CHECKS.get(type(record))
+    admission = state.kinds.records[type(record)].admission
     try:
         check_item(batch, record)
         if admission is not None:
@@ -63,30 +60,3 @@ def _check(state: ContainerState, record: m.Record) -> CurrentBatch:
             f"{record.type.name} was not logged, since it does not fit {damage.entity}: {damage.reason}"
         ) from None
     return batch
-
-
-def _writer_opened(batch: CurrentBatch, record: m.WriterRecorded) -> None:
-    state = batch.state
-    writer = state.admitted_writers.get(record.writer_id) or state.writers.peek(record.writer_number)
-    if writer is not None and writer.writer_number == record.writer_number:
-        _check_writer_epoch(record, writer.admitted_epoch)
-
-
-def _sequences_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
-    writer = batch.state.writers.pinned(record.writer_number)
-    if writer is not None:
-        _check_writer_epoch(record, writer.admitted_epoch)
-
-
-def _check_writer_epoch(record: m.WriterRecorded | m.SequencesReset, before: int) -> None:
-    require(
-        record.writer_epoch == before + 1,
-        record,
-        f"writer {record.writer_number} has epoch {before}, and {record.writer_epoch} is not the next",
-    )
-
-
-_CHECKS: Final[Mapping[type[m.Record], Callable[[CurrentBatch, Any], object]]] = {
-    m.WriterRecorded: _writer_opened,
-    m.SequencesReset: _sequences_reset,
-}

@@ -46,17 +46,19 @@ class RecordStep(NamedTuple):
     """What the fold does with a record of the log, beside its transitions.
 
     Attributes:
-        apply: changes the durable state; None if the transitions are all.
+        apply: changes the durable state, before the transitions; None if the transitions are all.
         check: called in the same way; raises UnfitRecordError if it does not fit the state, and changes nothing.
         admission: called after `check` before the record is logged, with the admitted view; raises DecisionMisfitError
             if the record does not fit what is in flight, and changes nothing.
         removes: whether the record only removes something, so that it is allowed for a damaged entity.
+        after: changes the durable state too, after the transitions.
     """
 
     apply: Applier | None
     check: Callable[[Any, Any], None] | None = None
     admission: Callable[[Any, Any], None] | None = None
     removes: bool = False
+    after: Applier | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

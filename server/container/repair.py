@@ -27,7 +27,7 @@ the log nor tier 2 is changed. Accepting again finds nothing to accept.
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from millrace.model.transaction import TransactionState
@@ -284,6 +284,5 @@ def _raise_writer_epochs(state: ContainerState, numbers: list[int], *, by: int) 
     for number in numbers:
         with state.writers.pin([number]):
             writer = state.writers[number]
-            writer.epoch += by
-            writer.admitted_epoch = writer.epoch
-            state.writers.changed(writer)
+            state.durable.writers.put(number, replace(writer.row, epoch=writer.row.epoch + by))
+            writer.admit_as_durable()

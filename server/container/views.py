@@ -18,6 +18,7 @@ from .dirty_set import DirtySet
 from .entity_cache import EntityCache
 
 Row = TypeVar("Row")
+Entity = TypeVar("Entity", bound="EntityRows[Any]")
 Step = Callable[[Row | None, Any], Row | None]
 """Returns the row after a record: None for no row, before and after it."""
 
@@ -47,8 +48,11 @@ class NamedView(View[Row], Protocol[Row]):
 
 
 def move(view: View[Row], number: int, step: Step[Row], record: Any) -> None:
-    """Replace a row by the row after a record."""
-    view.put(number, step(view.get(number), record))
+    """Replace a row by the row after a record, unless the step returns the very row."""
+    before = view.get(number)
+    after = step(before, record)
+    if after is not before:
+        view.put(number, after)
 
 
 class EntityRows(Generic[Row]):
@@ -73,7 +77,7 @@ class EntityRows(Generic[Row]):
         self.admitted = self.durable
 
 
-class AdmittedView(Generic[Row]):
+class AdmittedView(Generic[Row, Entity]):
     """The admitted rows of one kind, and the entities whose creation is queued.
 
     Args:
@@ -84,11 +88,11 @@ class AdmittedView(Generic[Row]):
         queued: by number, the entities whose creation is queued.
     """
 
-    def __init__(self, cache: EntityCache[Any], make: Callable[[Row], EntityRows[Row]]) -> None:
+    def __init__(self, cache: EntityCache[Entity], make: Callable[[Row], Entity]) -> None:
         self._cache = cache
         self._make = make
-        self.queued: dict[int, EntityRows[Row]] = {}
-        self._queued_names: dict[str, EntityRows[Row]] = {}
+        self.queued: dict[int, Entity] = {}
+        self._queued_names: dict[str, Entity] = {}
 
     def __len__(self) -> int:
         """Implement `NamedView`."""
@@ -96,44 +100,51 @@ class AdmittedView(Generic[Row]):
 
     def get(self, number: int) -> Row | None:
         """Implement `View`."""
-        entity = self._entity(number)
+        entity = self.entity(number)
         return None if entity is None else entity.admitted
 
     def find(self, name: str) -> Row | None:
         """Implement `NamedView`."""
-        entity = self._queued_names.get(name) or self._cache.find(name)
+        entity = self.find_entity(name)
         return None if entity is None else entity.admitted
 
     def put(self, number: int, row: Row | None) -> None:
         """Implement `View`."""
-        entity = self._entity(number)
+        entity = self.entity(number)
         if entity is not None:
             entity.admitted = row
         elif row is not None:
             entity = self._make(row)
             entity.durable = None
-            self.queued[number] = self._queued_names[entity.name] = entity
+            self.queued[number] = entity
+            if entity.name:
+                self._queued_names[entity.name] = entity
 
-    def durable(self) -> "DurableView[Row]":
+    def durable(self) -> "DurableView[Row, Entity]":
         """Return the view of the durable rows."""
         return DurableView(self._cache, self._make, admitted=self)
 
-    def take_queued(self, number: int) -> EntityRows[Row] | None:
+    def entity(self, number: int) -> Entity | None:
+        """Return a pinned entity, or one whose creation is queued; None if there is none."""
+        return self.queued.get(number) or self._cache.pinned(number)
+
+    def find_entity(self, name: str) -> Entity | None:
+        """Return an entity by name, also one whose creation is queued. Blocks if it must be loaded."""
+        return self._queued_names.get(name) or self._cache.find(name)
+
+    def take_queued(self, number: int) -> Entity | None:
         """Remove and return an entity whose creation is durable now; None if its creation was not queued."""
         entity = self.queued.pop(number, None)
         if entity is not None and self._queued_names.get(entity.name) is entity:
             del self._queued_names[entity.name]
         return entity
 
-    def _entity(self, number: int) -> EntityRows[Row] | None:
-        return self.queued.get(number) or self._cache.pinned(number)
 
-
-class DurableView(Generic[Row]):
+class DurableView(Generic[Row, Entity]):
     """The durable rows of one kind, which its cache has."""
 
     def __init__(
-        self, cache: EntityCache[Any], make: Callable[[Row], EntityRows[Row]], *, admitted: AdmittedView[Row]
+        self, cache: EntityCache[Entity], make: Callable[[Row], Entity], *, admitted: AdmittedView[Row, Entity]
     ) -> None:
         self._cache = cache
         self._make = make

@@ -10,7 +10,7 @@ from millrace.model.names import checked_writer_id
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.state.sequences import StreamProgress, check_told
 from millrace.server.container.state.stream import Stream
-from millrace.server.container.state.writer import Writer, is_among, with_nonce
+from millrace.server.container.state.writer import Writer, WriterRow, is_among
 from millrace.server.errors import (
     InvalidArgumentError,
     StreamHasExclusiveWriterError,
@@ -43,7 +43,7 @@ class WriterCommands:
         start_over: bool = False,
         stream_id: int = 0,
         nonce: bytes = m.NO_NONCE,
-        take: Callable[[int], Writer | None] | None = None,
+        take: Callable[[int], WriterRow | None] | None = None,
     ) -> m.WriterOpened:
         """Open a writer under a new epoch; from now on appends of older epochs are refused.
 
@@ -65,56 +65,45 @@ class WriterCommands:
             StreamHasExclusiveWriterError: it is not to be exclusive, and the stream has an exclusive writer.
             InvalidArgumentError: it was opened for too many streams.
         """
-        writer = None
-        if writer_id:
-            checked_writer_id(writer_id)
-            # One that starts over is admitted while what it replaces is still there.
-            writer = self._state.admitted_writers.get(writer_id) or self._state.writers.find(writer_id)
+        writer = self._state.admitted_writers.find_entity(checked_writer_id(writer_id)) if writer_id else None
+        row = None if writer is None else writer.admitted
         now_us = self._container.clock.unix_us()
-        expired_us = 0 if writer is None else self._expired_us(writer)
-        if writer is not None and expired_us and not start_over:
-            raise _expired(writer, expired_us)
-        if writer is not None and not expired_us and is_among(writer.admitted_nonces, nonce):
-            if not writer.admitted_nonces.endswith(nonce):
+        expired_us = 0 if row is None else row.expired_us
+        if row is not None and expired_us and not start_over:
+            raise _expired(row)
+        if row is not None and not expired_us and is_among(row.nonces, nonce):
+            if not row.nonces.endswith(nonce):
                 raise WriterFencedError("the writer was opened again since this opening", subject=writer_id)
-            epoch = writer.admitted_epoch
             await self._container.in_flight.settled()
-            return replace(self.describe(writer, segment_ids, stream_id=stream_id), writer_epoch=epoch)
-        active_us = now_us if writer is None else writer.active_us
-        epoch = 1 if writer is None else writer.admitted_epoch + 1
-        known = writer is not None and not expired_us
-        if writer is None or expired_us:
-            # A number of its own: what was sent under the one before is never taken for events of this one.
-            writer = Writer(writer_number=self._state.take_id(), writer_id=writer_id, epoch=0, opened_us=now_us)
-        progress = self._progress_of(writer, stream_id) if writer_id and stream_id else None
+            return replace(self.describe(writer, segment_ids, stream_id=stream_id), writer_epoch=row.epoch)
+        active_us = now_us if writer is None or row is None else writer.active_us
+        known = row is not None and not expired_us
+        # After an expiry a number of its own: what was sent under the one before is never taken for events of this one.
+        number = row.number if row is not None and known else self._state.take_id()
+        epoch = 1 if row is None else row.epoch + 1
+        has_row = bool(writer_id and stream_id)
+        is_plain = has_row and self._is_plain(writer if known else None, stream_id)
         fenced = None
         if take is not None:
-            fenced = take(writer.writer_number)
+            fenced = take(number)
         elif stream_id:
             self._check_free(stream_id)
         decided = self._container.decide(
             m.WriterRecorded(
-                writer_number=writer.writer_number,
+                writer_number=number,
                 writer_epoch=epoch,
                 opened_us=now_us,
                 writer_id=writer_id,
-                stream_id=0 if progress is None and take is None else stream_id,
+                stream_id=stream_id if has_row or take is not None else 0,
                 nonce=nonce,
-                is_plain=int(progress is not None and progress.admitted.is_plain),
+                is_plain=int(is_plain),
                 is_exclusive=int(take is not None),
-                fenced_number=0 if fenced is None else fenced.writer_number,
-                fenced_epoch=0 if fenced is None else fenced.admitted_epoch + 1,
+                fenced_number=0 if fenced is None else fenced.number,
+                fenced_epoch=0 if fenced is None else fenced.epoch + 1,
             ),
-            writer.writer_number,
+            number,
         )
-        writer.admitted_epoch = epoch
-        writer.admitted_nonces = with_nonce(writer.admitted_nonces, nonce)
-        if progress is not None:
-            writer.streams[stream_id] = progress
-        if writer_id and not known:
-            self._state.admitted_writers[writer_id] = writer
-        if fenced is not None:
-            fence(fenced)
+        writer = self._state.admitted_writers.entity(number)
         await decided
         # It may have been opened again meanwhile, under another epoch.
         return replace(
@@ -131,24 +120,26 @@ class WriterCommands:
         if holder is not None:
             raise StreamHasExclusiveWriterError.of(holder, subject=self._stream(stream_id).name)
 
-    def _progress_of(self, writer: Writer, stream_id: int) -> StreamProgress:
-        """Return how far a writer is on a stream for which it is being opened; raise like `open`."""
+    def _is_plain(self, writer: Writer | None, stream_id: int) -> bool:
+        """Return whether a writer has written events without sequences to a stream for which it is being opened.
+
+        Args:
+            writer: None if it is new; raise like `open`.
+        """
         stream = self._stream(stream_id)
+        if writer is None:
+            return False
         progress = writer.streams.get(stream_id)
         if progress is not None:
             if progress.admitted.refusal is not None:
                 raise progress.admitted.refusal.error(writer.writer_id)
-            return progress
+            return progress.admitted.is_plain
         if len(writer.streams) >= STREAMS_PER_WRITER_COUNT_MAX:
             raise InvalidArgumentError(
                 f"a writer is opened for at most {STREAMS_PER_WRITER_COUNT_MAX} streams", subject=writer.writer_id
             )
-        progress = StreamProgress(stream_id)
         segments = (self._state.segments.get(segment_id) for segment_id in stream.segment_ids)
-        progress.admitted.is_plain = any(
-            segment is not None and writer.writer_number in segment.writers for segment in segments
-        )
-        return progress
+        return any(segment is not None and writer.number in segment.writers for segment in segments)
 
     def find(self, writer_id: str) -> Writer | None:
         """Return a writer by its id, None if it was never opened."""
@@ -179,9 +170,7 @@ class WriterCommands:
         if stored_below <= view.row.through + 1:
             await self._container.in_flight.settled()  # what says so may be on its way
             return False
-        decided = self._container.decide(m.StoredTold(writer_number, stream_id, stored_below))
-        view.row.raise_through(stored_below)
-        await decided
+        await self._container.decide(m.StoredTold(writer_number, stream_id, stored_below))
         return True
 
     async def reset_sequences(self, writer_id: str, *, stream_id: int, stored_through: int) -> bool:
@@ -191,30 +180,26 @@ class WriterCommands:
             WriterError: there is no such writer (any more).
             InvalidArgumentError: that is no sequence.
         """
-        writer = self.find(writer_id)
-        if writer is None:
+        writer = self._state.admitted_writers.find_entity(checked_writer_id(writer_id))
+        row = None if writer is None else writer.admitted
+        if writer is None or row is None:
             raise WriterUnknownError("the writer was never opened", subject=writer_id)
-        if expired_us := self._expired_us(writer):
-            raise _expired(writer, expired_us)
+        if row.expired_us:
+            raise _expired(row)
         progress = writer.streams.get(stream_id)
         if progress is None or progress.admitted.refusal is None:
             await self._container.in_flight.settled()  # the reset before may be on its way
             return False
         if stored_through < NO_SEQUENCE:
             raise InvalidArgumentError(f"{stored_through} is no sequence; {NO_SEQUENCE} is before the first one")
-        epoch = writer.admitted_epoch + 1
-        decided = self._container.decide(
+        await self._container.decide(
             m.SequencesReset(
-                writer_number=writer.writer_number,
-                writer_epoch=epoch,
+                writer_number=row.number,
+                writer_epoch=row.epoch + 1,
                 stream_id=stream_id,
                 stored_through=stored_through,
             )
         )
-        writer.admitted_epoch = epoch
-        writer.admitted_nonces = with_nonce(writer.admitted_nonces, m.NO_NONCE)
-        progress.admitted.reset(stored_through)
-        await decided
         return True
 
     def expire(self, *, marked: Sequence[int], forgotten: Sequence[int]) -> asyncio.Future[None]:
@@ -227,23 +212,22 @@ class WriterCommands:
             forgotten: numbers of unnamed writers, and of marks.
         """
         expired_us = self._container.clock.unix_us()
-        decided = self._container.decide(
+        return self._container.decide(
             m.WritersExpired(expired_us=expired_us, marked=list(marked), forgotten=list(forgotten)),
         )
-        self._state.expiring_writers.update(dict.fromkeys((*marked, *forgotten), expired_us))
-        return decided
 
     def describe(self, writer: Writer | None, segment_ids: Iterable[int], *, stream_id: int) -> m.WriterOpened:
         """Return what is durable of a writer, None if it was never opened: in each segment, and on a stream."""
         if writer is None:
-            writer = Writer(writer_number=0, writer_id="", epoch=0, opened_us=0)
+            writer = Writer(WriterRow(number=0, writer_id="", epoch=0, opened_us=0))
+        row = writer.row
         view = (writer.streams.get(stream_id) or StreamProgress(stream_id)).durable
         return m.WriterOpened(
-            writer_number=writer.writer_number,
-            writer_epoch=writer.epoch,
-            known=int(writer.writer_number > 0 and not writer.expired_us),
+            writer_number=row.number,
+            writer_epoch=row.epoch,
+            known=int(row.number > 0 and not row.expired_us),
             active_us=writer.active_us,
-            expired_us=writer.expired_us,
+            expired_us=row.expired_us,
             states=[
                 m.WriterState(segment_id, self._last_event_number(writer.writer_number, segment_id))
                 for segment_id in segment_ids
@@ -258,9 +242,6 @@ class WriterCommands:
         progress = self._container.segment(segment_id).writers.get(writer_number)
         return progress.durable if progress else 0
 
-    def _expired_us(self, writer: Writer) -> int:
-        return writer.expired_us or self._state.expiring_writers.get(writer.writer_number, 0)
-
     def _stream(self, stream_id: int) -> Stream:
         stream = self._state.streams.get(stream_id)
         if stream is None:
@@ -268,16 +249,10 @@ class WriterCommands:
         return stream
 
 
-def fence(writer: Writer) -> None:
-    """Move the admitted view of a writer to its next epoch, which a queued record gives it and nobody knows."""
-    writer.admitted_epoch += 1
-    writer.admitted_nonces = with_nonce(writer.admitted_nonces, m.NO_NONCE)
-
-
-def _expired(writer: Writer, expired_us: int) -> WriterExpiredError:
-    when = datetime.fromtimestamp(expired_us // 1_000_000, UTC).isoformat()
+def _expired(row: WriterRow) -> WriterExpiredError:
+    when = datetime.fromtimestamp(row.expired_us // 1_000_000, UTC).isoformat()
     return WriterExpiredError(
         f"the writer was idle for too long: its state expired at {when}, and which of its events are stored is not "
         "known any more: read the stream to find out, then open the id to start over, or take another id",
-        subject=writer.writer_id,
+        subject=row.writer_id,
     )

@@ -313,7 +313,7 @@ def _judge_exclusive_writers(found: OfflineContainer, *, file: str) -> Iterator[
         stream, known = found.state.streams.get(stream_id), found.state.writers.get(writer.number)
         if stream is None or stream.sealed:
             yield Finding(file, f"{writer} is the exclusive writer of stream {stream_id}, which takes no events")
-        elif known is None or known.expired_us or known.epoch < writer.epoch:
+        elif known is None or known.row.expired_us or known.row.epoch < writer.epoch:
             yield Finding(
                 file, f"{stream.name} takes events from {writer} alone, which was never opened, or has expired"
             )

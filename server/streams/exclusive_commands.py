@@ -19,8 +19,8 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.exclusive_writers import EXCLUSIVE_WRITERS_COUNT_MAX
 from millrace.server.container.state.stream import Stream
-from millrace.server.container.state.writer import Writer
-from millrace.server.container.writer_commands import WriterCommands, fence
+from millrace.server.container.state.writer import WriterRow
+from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import (
     InvalidArgumentError,
     StreamNotFoundError,
@@ -67,7 +67,7 @@ class ExclusiveCommands:
             ServerError: as `WriterCommands.open`.
         """
 
-        def take(writer_number: int) -> Writer | None:
+        def take(writer_number: int) -> WriterRow | None:
             self._check_opening(stream_id, expected)
             # Before the record of the opening: a crash between the two leaves them aborted, and the stream as it was.
             abort_all_on(self._container, self._stream(stream_id), force=False)
@@ -104,7 +104,7 @@ class ExclusiveCommands:
                     return pins.transfer()
 
     def _is_busy(self, stream_id: int, name: str) -> bool:
-        # One whose opening is on its way, and the first of its writer, is not there yet to be fenced.
+        # One takeover at a time: each waits until the one before is durable.
         durable = self._state.durable.exclusive_writers.get(stream_id)
         return self._of(stream_id) != durable or self._streams.is_being_decided(name)
 
@@ -131,7 +131,7 @@ class ExclusiveCommands:
                 subject=stream.name,
             )
 
-    def _replaced_by(self, stream_id: int, writer_number: int) -> Writer | None:
+    def _replaced_by(self, stream_id: int, writer_number: int) -> WriterRow | None:
         """Return the writer that loses a stream to an exclusive one and is to be fenced, None if nobody is.
 
         It was loaded by `_pin_before`. Another opening of the same id has fenced the one before by its own epoch.
@@ -139,8 +139,8 @@ class ExclusiveCommands:
         holder = self._of(stream_id)
         if holder is None or holder.number == writer_number:
             return None
-        writer = self._state.writers.get(holder.number)
-        return writer if writer is not None and writer.admitted_epoch == holder.epoch else None
+        row = self._state.admitted.writers.get(holder.number)
+        return row if row is not None and row.epoch == holder.epoch else None
 
     async def release(self, stream_id: int, *, writer_number: int = 0, writer_epoch: int = 0) -> bool:
         """Let a stream take appends from everyone again; return False if nothing was to be released.
@@ -158,17 +158,14 @@ class ExclusiveCommands:
                 await self._container.in_flight.settled()  # what has ended it may be on its way
                 return False
             fenced = None if writer_number else self._replaced_by(stream_id, 0)
-            decided = self._container.decide(
+            await self._container.decide(
                 m.ExclusiveReleased(
                     stream_id=stream_id,
                     writer_number=holder.number,
                     writer_epoch=holder.epoch,
-                    fenced_epoch=0 if fenced is None else fenced.admitted_epoch + 1,
+                    fenced_epoch=0 if fenced is None else fenced.epoch + 1,
                 )
             )
-            if fenced is not None:
-                fence(fenced)
-            await decided
         return True
 
     def _check_tail(self, stream: Stream, expected: Sequence[m.SavedPosition]) -> None:

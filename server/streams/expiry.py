@@ -67,11 +67,11 @@ def decide(writers: Iterable[Writer], limits: Borders, *, busy: Container[int]) 
     for writer in writers:
         border_us = limits.unnamed_us
         if writer.writer_id:
-            border_us = limits.marks_us if writer.expired_us else limits.named_us
-        is_busy = writer.writer_number in busy or writer.admitted_epoch != writer.epoch
+            border_us = limits.marks_us if writer.row.expired_us else limits.named_us
+        is_busy = writer.writer_number in busy or writer.admitted != writer.durable
         if is_busy or writer.seen_uptime_us >= border_us:
             continue
-        if writer.writer_id and not writer.expired_us:
+        if writer.writer_id and not writer.row.expired_us:
             marked.append(writer.writer_number)
         else:
             forgotten.append(writer.writer_number)

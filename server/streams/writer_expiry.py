@@ -96,8 +96,7 @@ class WriterExpiryLoop:
         """Let those of some writers expire that are idle: at most a page of them, which is a record."""
         with await self._container.loader.pin(m.Required(writers=numbers)):
             writers = {number: writer for number in numbers if (writer := self._state.writers.get(number)) is not None}
-            busy = self._container.in_flight.writers().union(self._state.expiring_writers)
-            plan = decide(writers.values(), limits, busy=busy)
+            plan = decide(writers.values(), limits, busy=self._container.in_flight.writers())
             if plan.marked or plan.forgotten:
                 await self._writers.expire(marked=plan.marked, forgotten=plan.forgotten)
                 marks = sum(bool(writers[number].writer_id) for number in plan.forgotten)

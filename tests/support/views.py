@@ -7,13 +7,12 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.apply import move_rows
 from millrace.server.container.state.container_state import ContainerState, StateView
 from millrace.server.container.state.current_batch import CurrentBatch
+from millrace.server.container.state.sequences import SequenceView
 from millrace.server.container.views import AdmittedView, MapView
 
 ADMITTED_ONLY: Final = (
-    "admitted_writers",
     "admitted_transactions",
     "admitted_segments",
-    "expiring_writers",
 )
 """What a record in flight will create or expire: empty while none is."""
 
@@ -35,20 +34,6 @@ def _segments(state: ContainerState) -> Iterator[Pair]:
             yield f"progress of writer {number} {of}", progress.admitted, progress.durable
 
 
-def _writers(state: ContainerState) -> Iterator[Pair]:
-    for each in state.writers.present():
-        of = f"of writer {each.writer_number} {each.writer_id}"
-        yield f"epoch {of}", each.admitted_epoch, each.epoch
-        yield f"nonces {of}", each.admitted_nonces, each.nonces
-        for stream_id, on_stream in each.streams.items():
-            admitted, durable = on_stream.admitted, on_stream.durable
-            on = f"on stream {stream_id} {of}"
-            yield f"is_plain {on}", admitted.is_plain, durable.is_plain
-            yield f"refusal {on}", admitted.refusal, durable.refusal
-            yield f"stored_through {on}", admitted.row.through, durable.row.through
-            yield f"marks {on}", list(admitted.row.pieces()), list(durable.row.pieces())
-
-
 def _transactions(state: ContainerState) -> Iterator[Pair]:
     for each in state.transactions.present():
         of = f"of transaction {each.number} {each.name}"
@@ -61,7 +46,6 @@ def _transactions(state: ContainerState) -> Iterator[Pair]:
 
 def _pairs(state: ContainerState) -> Iterator[Pair]:
     yield from _segments(state)
-    yield from _writers(state)
     yield from _transactions(state)
     for stream in state.streams.present():
         yield f"epoch of stream {stream.name}", stream.admitted_epoch, stream.epoch
@@ -86,6 +70,8 @@ class FoldedRows:
         return self.changed[number] if number in self.changed else self._durable.get(number)
 
     def find(self, name: str) -> Any:
+        if not name:
+            return None
         found = [row for row in self.changed.values() if row is not None and row.writer_id == name]
         before = self._durable.find(name)
         return found[-1] if found else None if before is None or before.number in self.changed else before
@@ -97,21 +83,54 @@ class FoldedRows:
         raise NotImplementedError
 
 
+class FoldedSequences:
+    """How far writers are on streams, and what records that are not durable yet make of it."""
+
+    def __init__(self, state: ContainerState) -> None:
+        self._state = state
+        self.changed: dict[tuple[int, int], SequenceView] = {}
+
+    def __call__(self, writer_number: int, stream_id: int) -> SequenceView:
+        found = self.changed.get((writer_number, stream_id))
+        if found is None:
+            writer = self._state.writers.peek(writer_number)
+            before = None if writer is None else writer.streams.get(stream_id)
+            found = SequenceView() if before is None else before.durable.copy()
+            self.changed[writer_number, stream_id] = found
+        return found
+
+
 def _folded(container: SegmentContainer) -> Iterator[Pair]:
     """Fold what is in flight over the durable rows: the admitted rows are the same."""
     state = container.state
-    producers = FoldedRows(state.durable.producers)
-    exclusive_writers = MapView(state.durable.exclusive_writers)
-    view = StateView(rows={"producers": producers}, exclusive_writers=exclusive_writers)
+    rows = {name: FoldedRows(view) for name, view in state.durable.rows.items()}
+    exclusive_writers, sequences = MapView(state.durable.exclusive_writers), FoldedSequences(state)
+    view = StateView(rows=rows, exclusive_writers=exclusive_writers, sequences=sequences)
     batch = CurrentBatch(state, view, sequence=state.sequence + 1, wall_time_us=0)
-    for batch.item in container.in_flight.records():
+    records = container.in_flight.records()
+    for batch.item in records:
         move_rows(batch)
-    admitted = state.admitted.producers
-    assert isinstance(admitted, AdmittedView)
-    for each in [*state.producers.present(), *admitted.queued.values()]:
-        yield f"row of producer {each.name}", each.admitted, producers.changed.pop(each.number, each.durable)
-    yield "producers that are not in memory", {}, producers.changed
     yield "exclusive writers", dict(state.admitted.exclusive_writers), dict(exclusive_writers)
+    for kind, folded in rows.items():
+        admitted = state.admitted.rows[kind]
+        assert isinstance(admitted, AdmittedView)
+        for each in [*state.caches[kind].present(), *admitted.queued.values()]:
+            of = f"row {each.number} {each.name} of {kind}"
+            yield of, each.admitted, folded.changed.pop(each.number, each.durable)
+        yield f"rows of {kind} that are not in memory", {}, folded.changed
+    if len(records) == len(container.in_flight):  # else appends move what is admitted, too
+        yield from _sequences(state, sequences)
+
+
+def _sequences(state: ContainerState, folded: FoldedSequences) -> Iterator[Pair]:
+    """Compare how far writers are that neither have expired nor are about to."""
+    for each in [*state.writers.present(), *state.admitted_writers.queued.values()]:
+        if each.admitted is not None and not each.admitted.expired_us:
+            for stream_id, progress in each.streams.items():
+                of = f"sequences on stream {stream_id} of writer {each.number} {each.name}"
+                views = progress.admitted, folded(each.number, stream_id)
+                admitted, durable = ((view.row, view.is_plain, view.refusal) for view in views)
+                yield of, admitted, durable
 
 
 def differences(container: SegmentContainer) -> list[str]:

@@ -1,13 +1,12 @@
 """How writers are stored in a checkpoint."""
 
-from operator import attrgetter
 from typing import Final
 
 from millrace.model.sequence_row import SequenceRow
 from millrace.server.container.kind import Detail, Kind
 from millrace.server.container.state import apply_writers
 from millrace.server.container.state.sequences import SequenceRefusal, SequenceView, StreamProgress
-from millrace.server.container.state.writer import Writer
+from millrace.server.container.state.writer import Writer, WriterRow
 from millrace.server.container.table import Row, Table
 
 from .reader import KindArchive
@@ -56,6 +55,42 @@ _WRITERS: Final = Table(
 )
 
 
+def _row(writer: Writer) -> Row:
+    row = writer.row
+    return (
+        row.number,
+        row.epoch,
+        row.opened_us,
+        writer.active_us,
+        row.expired_us,
+        writer.seen_uptime_us,
+        row.writer_id,
+        row.nonces,
+    )
+
+
+def _load(
+    *,
+    writer_number: int,
+    epoch: int,
+    opened_us: int,
+    active_us: int,
+    expired_us: int,
+    seen_uptime_us: int,
+    writer_id: str,
+    nonces: bytes,
+) -> Writer:
+    row = WriterRow(
+        number=writer_number,
+        writer_id=writer_id,
+        epoch=epoch,
+        opened_us=opened_us,
+        expired_us=expired_us,
+        nonces=nonces,
+    )
+    return Writer(row, active_us=active_us, seen_uptime_us=seen_uptime_us)
+
+
 class WriterArchive(KindArchive[Writer]):
     """The writers of a checkpoint."""
 
@@ -79,9 +114,11 @@ class WriterArchive(KindArchive[Writer]):
 WRITERS: Final[Kind[Writer]] = Kind(
     table=_WRITERS,
     name_column="writer_id",
-    row=attrgetter(*_WRITERS.columns[:-1]),
-    load=Writer,
+    row=_row,
+    load=_load,
+    make=Writer,
     details=(Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences),),
     archive=WriterArchive,
     records=apply_writers.RECORDS,
+    transitions=apply_writers.TRANSITIONS,
 )

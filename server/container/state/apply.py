@@ -79,10 +79,12 @@ def apply_batch(
                 if isinstance(item, Damage):
                     _apply_damage(batch, item)
                 else:
-                    applier = state.kinds.records[type(item)].apply
-                    if applier is not None:
-                        applier(batch, item)
+                    step = state.kinds.records[type(item)]
+                    if step.apply is not None:
+                        step.apply(batch, item)
                     move_rows(batch)
+                    if step.after is not None:
+                        step.after(batch, item)
         except UnfitRecordError as error:
             batch.refuse(error)
     # Only now: a batch that was applied in part must not pass for one that the state contains.

@@ -1,10 +1,11 @@
-"""What records about writers, and their appends, do to the state."""
+"""What records about writers do to either view of the state, and what their appends do."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.model.sequence_row import NO_SEQUENCE
-from millrace.server.container.kind import RecordStep
+from millrace.server.container.kind import Applier, RecordStep
+from millrace.server.container.views import NamedView, move, move_all
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun
 
@@ -13,8 +14,9 @@ from .current_batch import EPOCH_MAX, CurrentBatch
 from .exclusive_writers import held_by
 from .quarantine import CONTAINER
 from .segment import Segment, WriterProgress
+from .segment_admission import require
 from .sequences import SequenceRefusal, SequenceView
-from .writer import Writer, with_nonce
+from .writer import Writer, WriterRow, fenced, marked, opened, reset
 
 UPTIME_US_MAX: Final = 1 << 62
 """No servers run for so long: what is added to it can still be stored."""
@@ -65,47 +67,11 @@ def _check_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
     _check_epoch(batch, record.fenced_number, record.fenced_epoch)
     if record.is_exclusive and not record.stream_id:  # it would exclude all others from every raw segment
         raise batch.unfit("writers", number, "it is to be an exclusive writer without a stream")
-    writer = batch.state.writers.loaded(number)
-    if writer is None:
+    row = batch.view.writers.get(number)
+    if row is None:
         batch.check_number("writers", number)
-    elif writer.writer_id != record.writer_id:
-        raise batch.unfit("writers", number, f"it is {writer.writer_id!r}, and not {record.writer_id!r}")
-
-
-def _writer_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:
-    state = batch.state
-    writer = state.writers.loaded(record.writer_number)
-    if writer is None:
-        before = state.writers.find(record.writer_id)
-        if before is not None:
-            if not before.expired_us:  # damage has taken the record that says so
-                state.forget_progress([before.writer_number])
-                for stream_id in held_by(batch.view.exclusive_writers, [before.writer_number]):
-                    batch.view.exclusive_writers.put(stream_id, None)
-            state.writers.remove(before.writer_number)
-            state.quarantine.discard("writers", before.writer_number)
-        writer = state.admitted_writers.pop(record.writer_id, None)
-        if writer is None:
-            # An unnamed one, which nobody can find before this.
-            writer = Writer(
-                writer_number=record.writer_number,
-                writer_id=record.writer_id,
-                epoch=record.writer_epoch,
-                nonces=with_nonce(b"", record.nonce),
-                opened_us=record.opened_us,
-            )
-        state.use_id(writer.writer_number)
-        state.writers.add(writer)
-    _begin_epoch(writer, record.writer_epoch, nonce=record.nonce)
-    writer.opened_us = writer.active_us = record.opened_us
-    writer.seen_uptime_us = state.scalars.uptime_us
-    state.writers.changed(writer)
-    if record.stream_id and writer.writer_id:
-        view = writer.on_stream(record.stream_id).durable
-        view.is_plain = view.is_plain or bool(record.is_plain)
-        state.touch_sequences(writer, record.stream_id)
-    if record.is_exclusive:
-        _fence(batch, record.fenced_number, record.fenced_epoch)
+    elif row.writer_id != record.writer_id:
+        raise batch.unfit("writers", number, f"it is {row.writer_id!r}, and not {record.writer_id!r}")
 
 
 def _check_epoch(batch: CurrentBatch, writer_number: int, epoch: int) -> None:
@@ -114,32 +80,81 @@ def _check_epoch(batch: CurrentBatch, writer_number: int, epoch: int) -> None:
         raise batch.unfit("writers", writer_number, f"it is to have epoch {epoch}, above {EPOCH_MAX}")
 
 
+def _admit_epoch(batch: CurrentBatch, record: m.WriterRecorded | m.SequencesReset) -> None:
+    row = batch.view.writers.get(record.writer_number)
+    if row is not None:
+        require(
+            record.writer_epoch == row.epoch + 1,
+            record,
+            f"writer {row.number} has epoch {row.epoch}, and {record.writer_epoch} is not the next",
+        )
+
+
+def _end_before(batch: CurrentBatch, record: m.WriterRecorded) -> None:
+    """Forget what is left of the writer whose id continues under another number."""
+    state = batch.state
+    state.use_id(record.writer_number)
+    before = _replaced_by(state.durable.writers, record)
+    if before is not None:
+        if not before.expired_us:  # damage has taken the record that says so
+            state.forget_progress([before.number])
+        state.quarantine.discard("writers", before.number)
+
+
+def _replaced_by(writers: NamedView[WriterRow], record: m.WriterRecorded) -> WriterRow | None:
+    """Return the row with the same id that the row of a new number replaces, None if there is none."""
+    return writers.find(record.writer_id) if writers.get(record.writer_number) is None else None
+
+
+def _opened(batch: CurrentBatch, record: m.WriterRecorded) -> None:
+    writers, exclusive = batch.view.writers, batch.view.exclusive_writers
+    before = _replaced_by(writers, record)
+    if before is not None:
+        if not before.expired_us:
+            for stream_id in held_by(exclusive, [before.number]):
+                exclusive.put(stream_id, None)
+        writers.put(before.number, None)
+    move(writers, record.writer_number, opened, record)
+    if record.is_exclusive:
+        move(writers, record.fenced_number, fenced, record)
+    if record.stream_id and record.writer_id:
+        view = batch.view.sequences(record.writer_number, record.stream_id)
+        if view is not None and record.is_plain:
+            view.is_plain = True
+
+
+def _note_opened(batch: CurrentBatch, record: m.WriterRecorded) -> None:
+    state = batch.state
+    writer = state.writers.loaded(record.writer_number)
+    assert writer is not None, "the transition created it"
+    writer.active_us = record.opened_us
+    writer.seen_uptime_us = state.scalars.uptime_us
+    state.writers.changed(writer)
+    if record.stream_id and record.writer_id:
+        state.touch_sequences(writer, record.stream_id)
+
+
 def _check_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
     _check_epoch(batch, record.writer_number, record.fenced_epoch)
 
 
-def _exclusive_released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
-    _fence(batch, record.writer_number, record.fenced_epoch)
+def _released(batch: CurrentBatch, record: m.ExclusiveReleased) -> None:
+    move(batch.view.writers, record.writer_number, fenced, record)
 
 
-def _fence(batch: CurrentBatch, writer_number: int, epoch: int) -> None:
-    """Give a writer another epoch, of which nobody knows; 0 is none."""
-    writer = batch.state.writers.loaded(writer_number)
-    if writer is not None and epoch > writer.epoch:
-        _begin_epoch(writer, epoch, nonce=m.NO_NONCE)
-        batch.state.writers.changed(writer)
+def _note_sequences(batch: CurrentBatch, record: m.StoredTold | m.SequencesRefused | m.SequencesReset) -> None:
+    writer = batch.state.writers.loaded(record.writer_number)
+    if writer is not None:
+        batch.state.touch_sequences(writer, record.stream_id)
 
 
-def _changing_sequences(
-    change: Callable[[SequenceView, Any], object],
-) -> Callable[[CurrentBatch, Any], None]:
+def _changing_sequences(change: Callable[[SequenceView, Any], object]) -> Applier:
     """Return what applies a record about a writer on a stream; one that damage has made unknown is left aside."""
 
     def apply(batch: CurrentBatch, record: Any) -> None:
-        writer = batch.state.writers.loaded(record.writer_number)
-        if writer is not None:
-            change(writer.on_stream(record.stream_id).durable, record)
-            batch.state.touch_sequences(writer, record.stream_id)
+        view = batch.view.sequences(record.writer_number, record.stream_id)
+        if view is not None:
+            change(view, record)
 
     return apply
 
@@ -160,36 +175,31 @@ def _check_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
 
 
 def _sequences_reset(batch: CurrentBatch, record: m.SequencesReset) -> None:
-    writer = batch.state.writers.loaded(record.writer_number)
-    if writer is not None:
-        _begin_epoch(writer, record.writer_epoch, nonce=m.NO_NONCE)
-        writer.on_stream(record.stream_id).durable.reset(record.stored_through)
-        batch.state.touch_sequences(writer, record.stream_id)
+    move(batch.view.writers, record.writer_number, reset, record)
+    view = batch.view.sequences(record.writer_number, record.stream_id)
+    if view is not None:
+        view.reset(record.stored_through)
 
 
-def _begin_epoch(writer: Writer, epoch: int, *, nonce: bytes) -> None:
-    if epoch > writer.epoch:
-        writer.epoch = epoch
-        writer.nonces = with_nonce(writer.nonces, nonce)
-
-
-def _writers_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
+def _forget_expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
+    """Forget how far writers are that expire."""
     state = batch.state
     state.forget_progress([*record.marked, *record.forgotten])
     for number in record.marked:
         writer = state.writers.loaded(number)
         if writer is not None:
-            writer.expired_us = record.expired_us
             writer.seen_uptime_us = state.scalars.uptime_us
             for stream_id in writer.streams:
                 state.touch_sequences(writer, stream_id)
             writer.streams.clear()
-            state.writers.changed(writer)
     for number in record.forgotten:
-        state.writers.remove(number)
         state.quarantine.discard("writers", number)
-    for number in (*record.marked, *record.forgotten):
-        state.expiring_writers.pop(number, None)
+
+
+def _expired(batch: CurrentBatch, record: m.WritersExpired) -> None:
+    move_all(batch.view.writers, record.marked, marked, record)
+    for number in record.forgotten:
+        batch.view.writers.put(number, None)
 
 
 def _check_uptime(batch: CurrentBatch, record: m.UptimeCounted) -> None:
@@ -205,11 +215,19 @@ def _uptime_counted(batch: CurrentBatch, record: m.UptimeCounted) -> None:
 
 
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
-    m.WriterRecorded: RecordStep(_writer_recorded, check=_check_recorded),
-    m.WritersExpired: RecordStep(_writers_expired, removes=True),
+    m.WriterRecorded: RecordStep(_end_before, check=_check_recorded, admission=_admit_epoch, after=_note_opened),
+    m.WritersExpired: RecordStep(_forget_expired, removes=True),
     m.UptimeCounted: RecordStep(_uptime_counted, check=_check_uptime),
-    m.ExclusiveReleased: RecordStep(_exclusive_released, check=_check_released, removes=True),
-    m.StoredTold: RecordStep(_changing_sequences(_stored_told)),
-    m.SequencesRefused: RecordStep(_changing_sequences(_sequences_refused)),
-    m.SequencesReset: RecordStep(_sequences_reset, check=_check_reset),
+    m.ExclusiveReleased: RecordStep(None, check=_check_released, removes=True),
+    m.StoredTold: RecordStep(_note_sequences),
+    m.SequencesRefused: RecordStep(_note_sequences),
+    m.SequencesReset: RecordStep(_note_sequences, check=_check_reset, admission=_admit_epoch),
+}
+TRANSITIONS: Final[Mapping[type[m.Record], Applier]] = {
+    m.WriterRecorded: _opened,
+    m.WritersExpired: _expired,
+    m.ExclusiveReleased: _released,
+    m.StoredTold: _changing_sequences(_stored_told),
+    m.SequencesRefused: _changing_sequences(_sequences_refused),
+    m.SequencesReset: _sequences_reset,
 }

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -31,9 +32,10 @@ from .id_ranges import IdRanges
 from .quarantine import EntityDamage, Quarantine
 from .scalars import Scalars
 from .segment import Segment, Watcher
+from .sequences import SequenceView
 from .stream import Stream
 from .transaction import OpenTransactions, Transaction
-from .writer import Writer
+from .writer import Writer, WriterRow, admitted_sequences, durable_sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +73,22 @@ class StateView:
 
     Attributes:
         rows: by the name of the kind.
+        sequences: returns how far a writer is on a stream, by their numbers; None if there is no such writer.
     """
 
     rows: Mapping[str, NamedView[Any]]
     exclusive_writers: MapView[ExclusiveWriter]
+    sequences: Callable[[int, int], SequenceView | None]
 
     @property
     def producers(self) -> NamedView[ProducerRow]:
         """The rows of producers."""
         return self.rows["producers"]
+
+    @property
+    def writers(self) -> NamedView[WriterRow]:
+        """The rows of writers."""
+        return self.rows["writers"]
 
 
 class ContainerState:
@@ -120,14 +129,10 @@ class ContainerState:
         self._internal_count = stored.internal_count
         # What the attributes of all segments count against their limit, durable and admitted.
         self.attribute_bytes = self.admitted_attribute_bytes = stored.attribute_bytes
-        # Writers whose first record is queued, by id.
-        self.admitted_writers: dict[str, Writer] = {}
         # Transactions whose beginning is queued, and their parts whose creation is, by number. The record that creates
         # one takes it from here, with all that was admitted of it meanwhile.
         self.admitted_transactions: dict[int, Transaction] = {}
         self.admitted_segments: dict[int, Segment] = {}
-        # Writers whose expiry is queued, by number, and when it was decided.
-        self.expiring_writers: dict[int, int] = {}
         # Streams whose exclusive writer differs from the last checkpoint.
         self.changed_exclusive: DirtySet[int] = DirtySet()
         # In memory for all streams that have some, so that an append is checked without loading its stream.
@@ -143,10 +148,16 @@ class ContainerState:
         admitted_rows = {
             kind.name: AdmittedView(self.caches[kind.name], kind.make) for kind in self.kinds if kind.make is not None
         }
-        self.admitted = StateView(rows=admitted_rows, exclusive_writers=MapView(stored.exclusive_writers))
+        self.admitted_writers: AdmittedView[WriterRow, Writer] = admitted_rows["writers"]
+        self.admitted = StateView(
+            rows=admitted_rows,
+            exclusive_writers=MapView(stored.exclusive_writers),
+            sequences=partial(admitted_sequences, self.admitted_writers),
+        )
         self.durable = StateView(
             rows={name: admitted.durable() for name, admitted in admitted_rows.items()},
             exclusive_writers=MapView(stored.exclusive_writers, changed=self.changed_exclusive),
+            sequences=partial(durable_sequences, self.writers),
         )
         # Writer ids of producers that are new, or whose transaction ended without a commit: they may have committed
         # nothing. The task that forgets such producers clears it.
@@ -455,7 +466,7 @@ class ContainerState:
 
     def touch_sequences(self, writer: Writer, stream_id: int) -> None:
         """Record that how far a writer is on a stream has changed, or is forgotten."""
-        self.touch("sequences", writer.writer_number, stream_id)
+        self.touch("sequences", writer.number, stream_id)
         self.writers.changed(writer)
 
     def forget_sequences(self, stream_id: int) -> None:

@@ -100,7 +100,7 @@ class History(TransactionSteps):
 
     def append_as_writer(self, choice: int, amount: int) -> None:
         segment = self._segment(choice)
-        numbers = [writer.writer_number for writer in self.state.writers.values() if not writer.expired_us]
+        numbers = [writer.writer_number for writer in self.state.writers.values() if not writer.row.expired_us]
         if segment and numbers:
             number = numbers[amount % len(numbers)]
             progress = segment.writers.get(number)
@@ -178,20 +178,20 @@ class History(TransactionSteps):
     def open_writer(self, choice: int, amount: int) -> None:
         writer_id = f"schreiber-ü-{choice % 3}" if choice % 4 else ""
         known = self.state.writers.find(writer_id)
-        number = self.state.take_id() if known is None or known.expired_us else known.writer_number
+        number = self.state.take_id() if known is None or known.row.expired_us else known.writer_number
         self.apply(
             m.WriterRecorded(writer_number=number, writer_epoch=amount, opened_us=self.clock_us, writer_id=writer_id)
         )
 
     def open_on_stream(self, choice: int, amount: int) -> None:
-        writers = [writer for writer in self.state.writers.values() if writer.writer_id and not writer.expired_us]
+        writers = [writer for writer in self.state.writers.values() if writer.writer_id and not writer.row.expired_us]
         streams = list(self.state.streams.values())
         if writers and streams:
             writer = writers[choice % len(writers)]
             self.apply(
                 m.WriterRecorded(
                     writer_number=writer.writer_number,
-                    writer_epoch=writer.epoch + 1,
+                    writer_epoch=writer.row.epoch + 1,
                     opened_us=self.clock_us,
                     writer_id=writer.writer_id,
                     stream_id=streams[amount % len(streams)].stream_id,
@@ -204,7 +204,9 @@ class History(TransactionSteps):
         streams = [stream for stream in self.state.streams.values() if not stream.sealed]
         if streams:
             stream_id = streams[amount % len(streams)].stream_id
-            writers = [writer for writer in self.state.writers.values() if not writer.expired_us and writer.writer_id]
+            writers = [
+                writer for writer in self.state.writers.values() if not writer.row.expired_us and writer.writer_id
+            ]
             known = writers[choice % len(writers)] if writers and choice % 3 else None
             number = self.state.take_id() if known is None else known.writer_number
             before = self.state.durable.exclusive_writers.get(stream_id)
@@ -212,7 +214,7 @@ class History(TransactionSteps):
             self.apply(
                 m.WriterRecorded(
                     writer_number=number,
-                    writer_epoch=1 if known is None else known.epoch + 1,
+                    writer_epoch=1 if known is None else known.row.epoch + 1,
                     opened_us=self.clock_us,
                     writer_id="" if known is None else known.writer_id,
                     stream_id=stream_id,
@@ -279,7 +281,7 @@ class History(TransactionSteps):
             self.apply(
                 m.SequencesReset(
                     writer_number=found[0],
-                    writer_epoch=self.state.writers[found[0]].epoch + 1,
+                    writer_epoch=self.state.writers[found[0]].row.epoch + 1,
                     stream_id=found[1],
                     stored_through=amount - 1,
                 )
@@ -300,8 +302,8 @@ class History(TransactionSteps):
         self.apply(
             m.WritersExpired(
                 expired_us=self.clock_us,
-                marked=[writer.writer_number for writer in chosen if writer.writer_id and not writer.expired_us],
-                forgotten=[writer.writer_number for writer in chosen if writer.expired_us or not writer.writer_id],
+                marked=[writer.writer_number for writer in chosen if writer.writer_id and not writer.row.expired_us],
+                forgotten=[writer.writer_number for writer in chosen if writer.row.expired_us or not writer.writer_id],
             )
         )
 
@@ -437,8 +439,8 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "segment_names": _numbers_by_name(state.segments, [segment.name for segment in state.segments.values()]),
         "writers": {
             writer.writer_number: (
-                (writer.writer_id, writer.epoch, writer.opened_us),
-                (writer.active_us, writer.expired_us, writer.seen_uptime_us, writer.nonces),
+                (writer.writer_id, writer.row.epoch, writer.row.opened_us),
+                (writer.active_us, writer.row.expired_us, writer.seen_uptime_us, writer.row.nonces),
                 # What is left of deleted streams is forgotten when the writer is evicted.
                 {
                     stream_id: (repr(view.row), view.is_plain, view.refusal)

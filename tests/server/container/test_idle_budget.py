@@ -10,7 +10,7 @@ from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.idle_budget import IdleBudget
 from millrace.server.container.state.segment import Segment, WriterProgress
 from millrace.server.container.state.stream import Stream
-from millrace.server.container.state.writer import Writer
+from millrace.server.container.state.writer import Writer, WriterRow
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 from tests.server.container.states import evict_at_once
@@ -122,7 +122,7 @@ def stream(number: int) -> Stream:
         segment,
         stream,
         lambda number: Segment(segment_id=number, name=f"scope/segment-{number}", created_us=number),
-        lambda number: Writer(writer_number=number, writer_id=f"writer-{number}", epoch=1, opened_us=number),
+        lambda number: Writer(WriterRow(number=number, writer_id=f"writer-{number}", epoch=1, opened_us=number)),
     ],
     ids=["segment", "stream", "empty segment", "writer"],
 )

@@ -347,7 +347,7 @@ async def test_an_older_epoch_of_a_writer_is_fenced_after_a_loss_was_accepted() 
     async with disk.open() as streams:
         writer = streams.opened.container.state.writers.get(before.writer_number)
         assert writer is not None
-        assert writer.epoch > before.writer_epoch
+        assert writer.row.epoch > before.writer_epoch
 
 
 async def test_no_hole_is_committed_with_a_transaction() -> None:

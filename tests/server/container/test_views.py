@@ -143,7 +143,7 @@ async def walk_writers(streams: Streams, seed: int) -> int:
                     expiring = [number for number in {*random.choices(numbers, k=2)} if number]
                     with await container.loader.pin(m.Required(writers=expiring)):
                         found = [writer for each in expiring if (writer := container.state.writers.get(each))]
-                        plan = decide(found, BORDERS, busy=container.state.expiring_writers)
+                        plan = decide(found, BORDERS, busy=())
                         if plan.marked or plan.forgotten:
                             await writers.expire(marked=plan.marked, forgotten=plan.forgotten)
                 case _:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.server.container.state.writer import Writer
+from millrace.server.container.state.writer import Writer, WriterRow
 from millrace.server.streams.expiry import Borders, ExpiryPlan, borders, decide, step_us
 from millrace.server.streams.options import WritersOptions
 
@@ -16,14 +16,8 @@ MARKS_KEPT = 2
 
 
 def writer(number: int, *, seen: int, is_named: bool = True, is_mark: bool = False) -> Writer:
-    return Writer(
-        writer_number=number,
-        writer_id="w" if is_named else "",
-        epoch=1,
-        opened_us=1,
-        expired_us=int(is_mark),
-        seen_uptime_us=seen,
-    )
+    row = WriterRow(number=number, writer_id="w" if is_named else "", epoch=1, opened_us=1, expired_us=int(is_mark))
+    return Writer(row, seen_uptime_us=seen)
 
 
 def test_each_kind_has_its_own_border() -> None:
@@ -45,7 +39,7 @@ def test_a_mark_goes_when_it_is_old_and_newer_ones_are_enough() -> None:
 def test_a_busy_writer_never_expires() -> None:
     """An append or an open of it is on its way."""
     writers = [writer(1, seen=0), writer(2, is_named=False, seen=0), writer(3, seen=0)]
-    writers[2].admitted_epoch = 2
+    writers[2].admitted = writers[2].row.with_epoch(2)
     assert decide(writers, Borders(named_us=1000, unnamed_us=1000, marks_us=1000), busy={1, 2}) == ExpiryPlan((), ())
 
 
@@ -89,7 +83,7 @@ class World:
             writer(number, is_named=bool(number % 2), is_mark=is_mark, seen=stamp_us)
             for number, (is_mark, _, stamp_us) in self.writers.items()
         ]
-        marks_us = sorted((each.seen_uptime_us for each in seen if each.expired_us), reverse=True)
+        marks_us = sorted((each.seen_uptime_us for each in seen if each.row.expired_us), reverse=True)
         kept_from_us = marks_us[MARKS_KEPT - 1] if len(marks_us) >= MARKS_KEPT else 0
         plan = decide(seen, borders(OPTIONS, uptime_us=self.recorded_us, marks_kept_from_us=kept_from_us), busy=())
         for number in (*plan.marked, *plan.forgotten):

@@ -109,7 +109,7 @@ def test_the_admitted_view_of_a_loaded_state_is_the_durable_one(store: Checkpoin
         for segment in state.segments.values()
         for progress in segment.writers.values()
     )
-    assert all(writer.admitted_epoch == writer.epoch for writer in state.writers.values())
+    assert all(writer.admitted == writer.durable for writer in state.writers.values())
 
 
 # Damage

@@ -214,7 +214,7 @@ def test_a_writer_keeps_its_highest_epoch() -> None:
     for epoch in (3, 2):
         apply(state, m.WriterRecorded(writer_number=5, writer_epoch=epoch, opened_us=epoch, writer_id="w"))
     assert state.writers.find("w") is state.writers[5]
-    assert (state.writers[5].epoch, state.writers[5].admitted_epoch) == (3, 3)
+    assert state.writers[5].row.epoch == 3
 
 
 def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
@@ -223,12 +223,11 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
         apply(state, m.WriterRecorded(writer_number=number, writer_epoch=3, opened_us=1, writer_id=name))
         run(segment, state, segment.length, 10, writer=number, last=4)
     store(state)
-    state.expiring_writers = {5: 9, 6: 9}
 
     apply(state, m.WritersExpired(expired_us=9, marked=[5, 77], forgotten=[6, 78]))
 
     assert (state.writers.find("w"), state.writers.get(6), segment.writers) == (state.writers[5], None, {})
-    assert (state.writers[5].expired_us, state.writers[5].epoch, state.expiring_writers) == (9, 3, {})
+    assert (state.writers[5].row.expired_us, state.writers[5].row.epoch) == (9, 3)
     assert (list(state.writers.unstored), sorted(state.writers.take())) == ([state.writers[5]], [5, 6])
     assert {5, 6} <= set(store(state).forgotten_writers)
     apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))

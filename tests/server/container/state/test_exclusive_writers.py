@@ -71,8 +71,8 @@ def test_a_takeover_fences_by_the_same_record() -> None:
     apply(state, opening(SECOND, fenced=FIRST))
 
     assert state.durable.exclusive_writers == {31: SECOND}
-    assert (state.writers[21].epoch, state.writers[22].epoch) == (2, 4)
-    assert state.writers[21].nonces.endswith(m.NO_NONCE)
+    assert (state.writers[21].row.epoch, state.writers[22].row.epoch) == (2, 4)
+    assert state.writers[21].row.nonces.endswith(m.NO_NONCE)
 
 
 def test_a_writer_without_an_id_has_no_row_on_the_stream() -> None:
@@ -89,7 +89,7 @@ def test_a_release_by_force_fences() -> None:
 
     apply(state, m.ExclusiveReleased(stream_id=31, writer_number=22, writer_epoch=4, fenced_epoch=5))
 
-    assert (state.durable.exclusive_writers, state.writers[22].epoch) == ({}, 5)
+    assert (state.durable.exclusive_writers, state.writers[22].row.epoch) == ({}, 5)
 
 
 def test_what_damage_has_made_unknown_is_left_aside() -> None:
