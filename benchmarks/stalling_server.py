@@ -14,6 +14,7 @@ import uvloop
 from millrace.server.app import Server
 from millrace.server.host.files import OsFile, OsFileSystem
 from millrace.server.options import ServerOptions
+from millrace.server.process import start_as_process
 from millrace.server.settings import load_settings
 
 STALL_S: Final = 0.005
@@ -50,7 +51,7 @@ class StallingFileSystem(OsFileSystem):
 
 async def _serve(options: ServerOptions) -> None:
     server = Server(options, files=StallingFileSystem())
-    if not await server.start_as_process():
+    if not await start_as_process(server):
         return
     try:
         print(json.dumps({"address": server.address, "console": server.console_address}), flush=True)

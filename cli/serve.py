@@ -70,12 +70,13 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
     # Loading the server takes longer than all the rest of the command line.
     with needs("server"):
         from millrace.server.app import Server
+        from millrace.server.process import start_as_process
 
     terminal = console_on(stderr=True)
     status = terminal.status(f"opening {options.data_folder}")
-    server = Server(options, on_standby=status.update if with_banner else lambda _: None)
+    server = Server(options)
     with status if with_banner else nullcontext():
-        if not await server.start_as_process():
+        if not await start_as_process(server, on_standby=status.update if with_banner else lambda _: None):
             return
     try:
         if with_banner:

@@ -21,6 +21,7 @@ with needs("server"):
 
     from .app import Server
     from .options import ServerOptions
+    from .process import start_as_process
     from .settings import load_settings
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 async def _serve(options: ServerOptions) -> None:
     server = Server(options)
-    if not await server.start_as_process():
+    if not await start_as_process(server):
         return
     try:
         line = json.dumps({"address": server.address, "console": server.console_address})

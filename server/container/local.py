@@ -4,9 +4,9 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from millrace.server.cache import PageCache
 from millrace.server.container.checkpoint.backup import (
@@ -23,7 +23,7 @@ from millrace.server.host.metrics import Metrics
 from millrace.server.host.room import DiskRoom
 from millrace.server.host.threads import SYSTEM_THREADS, Threads
 from millrace.server.object_store import ObjectStore, Reserve
-from millrace.server.ownership import CopyRecord, FolderOwnership, NewestCopy, Ownership
+from millrace.server.ownership import CopyRecord, Ownership
 from millrace.server.tier2 import ChunkStorage, ScopedStorage, parse_chunk_name
 from millrace.server.wal import LOG_PREFIX, Log, LogOwner, ObjectWal, Wal, WalOptions
 
@@ -38,60 +38,118 @@ CHECKPOINT_NAME: Final = "checkpoint.db"
 LOG_FOLDER: Final = "wal"
 
 
-class Claim(Protocol):
-    """Takes a container for one start of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalContainer:
+    """The files of a container in a folder of this machine, before the container is claimed.
 
-    async def __call__(self, next_epoch: int, *, discard: Callable[[], None], newest_copy: NewestCopy) -> Ownership:
-        """Return the right to change it, under that or a higher epoch.
+    Attributes:
+        folder: of its log and its checkpoint.
+        owner: its number, and the server that it belongs to.
+        storage: its own scope of tier 2.
+        room: of the volume of the folder; None if there is no bound.
+        next_epoch: above all epochs that the folder and tier 2 know of.
+    """
+
+    folder: Path
+    files: FileSystem
+    owner: LogOwner
+    checkpoints: CheckpointStore
+    storage: ChunkStorage
+    room: DiskRoom | None
+    next_epoch: int
+
+    def discard(self) -> None:
+        """Delete the checkpoint in the folder, which other servers have superseded; blocks."""
+        self.checkpoints.discard()
+
+    async def newest_copy(self) -> CopyRecord | None:
+        """Return the newest whole copy of the checkpoint, see `newest_copy`."""
+        return await newest_copy(self.storage, owner=self.owner)
+
+    def environment(
+        self,
+        ownership: Ownership,
+        *,
+        container_options: ContainerOptions,
+        wal_options: WalOptions,
+        clock: Clock,
+        metrics: Metrics,
+        cache: PageCache,
+        page_size_bytes: int,
+        on_failure: Callable[[ServerError], None],
+        store: ObjectStore | None = None,
+        reserve: Reserve | None = None,
+        threads: Threads = SYSTEM_THREADS,
+    ) -> ContainerEnvironment:
+        """Return what the container needs to start, once it is claimed.
 
         Args:
-            next_epoch: above all that folder and tier 2 know of.
-            discard: deletes the checkpoint in the folder; called, in a thread, if others have changed the container
-                since, and all that they have acknowledged is elsewhere.
-            newest_copy: finds the newest whole copy of the checkpoint by its name, if nothing else tells.
+            ownership: the claim; its epoch was not used before.
+            page_size_bytes, on_failure: as of `ContainerEnvironment`.
+            store: for the log, where the claim says that it is there.
+            reserve: of that store, None if it has none.
+            threads: of a log in files.
         """
-        ...
+
+        def make_log() -> Log:
+            remote = ownership.log
+            if remote is None:
+                return Wal(
+                    self.files, self.folder / LOG_FOLDER, wal_options,
+                    clock=clock, owner=self.owner, metrics=metrics, room=self.room, threads=threads,
+                )  # fmt: skip
+            assert store is not None
+            return ObjectWal(
+                store,
+                f"{scope_of(self.owner.container_id)}{LOG_PREFIX}",
+                wal_options,
+                epochs=remote.epochs,
+                from_sequence=remote.from_sequence,
+                acknowledged=remote.acknowledged,
+                clock=clock,
+                owner=self.owner,
+                metrics=metrics,
+                reserve=reserve,
+            )
+
+        return ContainerEnvironment(
+            container=self.owner.container_id,
+            server_id=self.owner.server_id,
+            ownership=ownership,
+            checkpoints=self.checkpoints,
+            storage=self.storage,
+            container_options=container_options,
+            clock=clock,
+            make_log=make_log,
+            cache=cache,
+            page_size_bytes=page_size_bytes,
+            on_failure=on_failure,
+        )
 
 
-async def local_environment(
+async def local_container(
     number: int,
     folder: Path,
     *,
     files: FileSystem,
     storage: ChunkStorage,
     kinds: Kinds,
-    container_options: ContainerOptions,
-    wal_options: WalOptions,
-    clock: Clock,
-    metrics: Metrics,
     server_id: uuid.UUID,
-    cache: PageCache,
-    page_size_bytes: int,
-    on_failure: Callable[[ServerError], None],
-    claim: Claim | None = None,
-    store: ObjectStore | None = None,
-    reserve: Reserve | None = None,
+    options: ContainerOptions,
     room: DiskRoom | None = None,
-    threads: Threads = SYSTEM_THREADS,
-) -> ContainerEnvironment:
-    """Return what a container in a folder of its own needs to start, under an epoch that was not used before.
+) -> LocalContainer:
+    """Return the files of a container in a folder of its own, to be claimed.
 
     Args:
         number: of the container.
         folder: for its log and its checkpoint; made if missing.
         storage: shared by all containers; this one gets its scope of it.
         kinds: of entities that it has.
-        page_size_bytes, on_failure: as of `ContainerEnvironment`.
-        claim: takes the container; None where the lock of the folder is enough.
-        store: for the log, where the claim says that it is there.
-        reserve: of that store, None if it has none.
         room: of the volume of the folder, of which the checkpoint gets a reserve; None if there is no bound.
-        threads: of a log in files.
 
     Raises:
         StorageError: tier 2 had to be asked for the epoch, and cannot be read.
         FolderVersionError: the checkpoint is that of another server, or another version wrote it.
-        ServerError: of `claim`.
     """
     files.make_directories(folder)
     if room is not None:
@@ -102,49 +160,17 @@ async def local_environment(
         folder / CHECKPOINT_NAME,
         kinds,
         owner=owner,
-        verified_at_once_count_max=container_options.verified_at_once_count_max,
+        verified_at_once_count_max=options.verified_at_once_count_max,
     )
     scoped = ScopedStorage(storage, scope_of(number))
-    epoch = await next_epoch(checkpoints, scoped)
-    if claim is None:
-        ownership: Ownership = FolderOwnership(epoch)
-    else:
-        newest = partial(newest_copy, scoped, owner=owner)
-        ownership = await claim(epoch, discard=checkpoints.discard, newest_copy=newest)
-
-    def make_log() -> Log:
-        remote = ownership.log
-        if remote is None:
-            return Wal(
-                files, folder / LOG_FOLDER, wal_options,
-                clock=clock, owner=owner, metrics=metrics, room=room, threads=threads,
-            )  # fmt: skip
-        assert store is not None
-        return ObjectWal(
-            store,
-            f"{scope_of(number)}{LOG_PREFIX}",
-            wal_options,
-            epochs=remote.epochs,
-            from_sequence=remote.from_sequence,
-            acknowledged=remote.acknowledged,
-            clock=clock,
-            owner=owner,
-            metrics=metrics,
-            reserve=reserve,
-        )
-
-    return ContainerEnvironment(
-        container=number,
-        server_id=server_id,
-        ownership=ownership,
+    return LocalContainer(
+        folder=folder,
+        files=files,
+        owner=owner,
         checkpoints=checkpoints,
         storage=scoped,
-        container_options=container_options,
-        clock=clock,
-        make_log=make_log,
-        cache=cache,
-        page_size_bytes=page_size_bytes,
-        on_failure=on_failure,
+        room=room,
+        next_epoch=await next_epoch(checkpoints, scoped),
     )
 
 

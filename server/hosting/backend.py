@@ -10,10 +10,10 @@ The lease is renewed all the time in between, also while a container is closed a
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from millrace.server.container.local import LocalContainer
 from millrace.server.errors import DiskUnavailableError, OwnerFencedError, ServerError, UnsupportedStoreError
 from millrace.server.folder import DataFolder, check_writable, open_folder
 from millrace.server.host.clock import Clock
@@ -35,7 +35,6 @@ from millrace.server.options import ServerOptions
 from millrace.server.ownership import (
     Claimant,
     FolderOwnership,
-    NewestCopy,
     Ownership,
     Worker,
     WorkerLease,
@@ -49,33 +48,19 @@ from millrace.server.tier2 import ChunkStorage, LocalStorage, ObjectStorage
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryStatistics:
-    """What a server has to do with its history.
-
-    Attributes:
-        is_standing_by: whether it waits for another server that has the history.
-    """
-
-    is_standing_by: bool
-
-
 class Backend:
     """The history of one server while it runs. Belongs to one event loop.
 
     Args:
         options: of the server.
-        on_fenced: called once another server has taken over: nothing may be changed any more.
+        on_fenced: called when another server has ended the lease: nothing may be changed any more.
         on_failure: called with name and error if the lease cannot be renewed for a reason that is not handled.
-        on_standby: called with who serves, for people, while this one stands by.
         storage: tier 2 in place of that in the folder, closed with this.
         store: the object store in place of the one that the URL names, closed with this.
         is_repair: an operator has stopped all servers of the prefix: if nothing else names its server, its log does.
 
     Attributes:
         room: of the volume of the data folder.
-        fence: that another server has taken over; None as far as is known.
-        standing_by: who serves while this one waits for its end, for people; empty if this one does not wait.
     """
 
     def __init__(
@@ -88,7 +73,6 @@ class Backend:
         monitor: StoreMonitor,
         on_fenced: Callable[[OwnerFencedError], None],
         on_failure: Callable[[str, BaseException], None],
-        on_standby: Callable[[str], None] = lambda _: None,
         storage: ChunkStorage | None = None,
         store: ObjectStore | None = None,
         is_repair: bool = False,
@@ -99,7 +83,6 @@ class Backend:
         self._clock = clock
         self._monitor = monitor
         self._on_fenced = on_fenced
-        self._on_standby = on_standby
         self._storage = storage
         self._given_store = store
         self.room = DiskRoom(files, has_tier2=options.store is None and storage is None)
@@ -108,9 +91,8 @@ class Backend:
         self._store: ObjectStore | None = None
         self._reserve: Reserve | None = None
         self._keeps_reserve = False
-        self._ownership: Ownership | None = None
-        self.fence: OwnerFencedError | None = None
-        self.standing_by = ""
+        # By container, to be released.
+        self._ownerships: dict[int, Ownership] = {}
         # Apart from the tasks of the server, which end before its container does.
         self._supervisor = Supervisor(metrics=metrics, on_failure=on_failure)
 
@@ -135,11 +117,6 @@ class Backend:
     def reserve(self) -> Reserve | None:
         """The reserve of the store, once that is open; None without one."""
         return self._reserve
-
-    @property
-    def may_be_superseded(self) -> bool:
-        """Whether another server may have acknowledged what this one does not know of. Cheap."""
-        return self._ownership is not None and self._ownership.is_lapsed
 
     @property
     def lease_s(self) -> float:
@@ -185,7 +162,7 @@ class Backend:
             await self._check_disk(folder.path)
         worker = await asyncio.to_thread(Worker.in_folder, folder.path, clock=clock)
         lease = WorkerLease(
-            store, worker, url=str(url), lease_s=options.objects.lease_s, clock=clock, on_fenced=self.fenced
+            store, worker, url=str(url), lease_s=options.objects.lease_s, clock=clock, on_fenced=self._on_fenced
         )
         self._lease = lease
         await when_there_is_room(lease.start, name="lease", clock=clock)
@@ -233,20 +210,17 @@ class Backend:
 
     async def claim(
         self,
-        number: int,
-        next_epoch: int,
+        local: LocalContainer,
         *,
-        discard: Callable[[], None],
-        newest_copy: NewestCopy,
-        is_standby: bool = False,
+        on_fenced: Callable[[OwnerFencedError], None] | None = None,
+        on_standby: Callable[[Claimant], None] | None = None,
     ) -> Ownership:
         """Take a container for one start of it. Cancelling leaves it open whether it is taken.
 
         Args:
-            number: of the container.
-            next_epoch: above all that the folder and tier 2 know of.
-            discard, newest_copy: see `container.local.Claim`.
-            is_standby: wait for as long as another server has it.
+            local: its files in the data folder. Its checkpoint there is discarded if others have changed the container
+                since, and all that they have acknowledged is in the store.
+            on_fenced, on_standby: see `claim_container`.
 
         Raises:
             ConfigurationError: another server has it, or has had it since; says which.
@@ -254,54 +228,48 @@ class Backend:
             StorageError: the store does not answer.
         """
         if self._lease is None:
-            return FolderOwnership(next_epoch)
-        try:
-            self._ownership = await claim_container(
-                self._lease,
-                number,
-                files=self._files,
-                folder=self.folder.container(number),
-                server_id=self.folder.server_id,
-                next_epoch=next_epoch,
-                has_remote_log=self._options.has_remote_log,
-                discard=discard,
-                newest_copy=newest_copy,
-                on_standby=self._stand_by if is_standby else None,
-            )
-        finally:
-            self.standing_by = ""
+            return FolderOwnership(local.next_epoch)
+        number = local.owner.container_id
+        ownership = self._ownerships[number] = await claim_container(
+            self._lease,
+            number,
+            files=self._files,
+            folder=local.folder,
+            server_id=local.owner.server_id,
+            next_epoch=local.next_epoch,
+            has_remote_log=self._options.has_remote_log,
+            discard=local.discard,
+            newest_copy=local.newest_copy,
+            on_fenced=on_fenced,
+            on_standby=on_standby,
+        )
         if self._reserve is not None and not self._keeps_reserve:
             self._keeps_reserve = True
             self._supervisor.start(self._reserve.run(), name="reserve")
-        return self._ownership
+        return ownership
 
-    async def close(self, *, release_s: float) -> None:
-        """Give back what was taken; to be called after the container has ended, also if `open` failed.
+    async def end_tasks(self) -> None:
+        """Cancel what renews the lease and the reserve of the store."""
+        await self._supervisor.stop()
+
+    async def close(self, *, release_s: float | None) -> None:
+        """Give back what was taken; to be called after the containers have ended, also if `open` failed.
 
         Args:
             release_s: how long the store may take to note it. After that the next owner has to wait for the lease.
+                None: another server has taken over, so there is nothing to release.
         """
-        if self._lease is not None and self.fence is None:
+        if self._lease is not None and release_s is not None:
             try:
                 async with self._clock.timeout(release_s):
                     await self._release(self._lease)
             except (ServerError, TimeoutError) as error:
                 logger.warning("not released, the next owner has to wait for the lease error=%r", error)
-        await self._supervisor.stop()
+        await self.end_tasks()
         if self._storage is not None:
             await self._storage.close()
         if self._folder is not None:
             self._folder.lock.close()
-
-    def fenced(self, error: OwnerFencedError) -> None:
-        """Take notice, once, that another server has taken over."""
-        if self.fence is None:
-            self.fence = error
-            self._on_fenced(error)
-
-    def statistics(self) -> HistoryStatistics:
-        """Return figures as of now. May be called from any thread."""
-        return HistoryStatistics(is_standing_by=bool(self.standing_by))
 
     def health(self) -> str:
         """Return what is wrong with the store or the lease, empty if nothing is. May be asked in any thread."""
@@ -310,19 +278,8 @@ class Backend:
             problems.append(f"the lease was not renewed for {age_s:.0f} s: another server may take over")
         return "; ".join(filter(None, problems))
 
-    def _stand_by(self, owner: Claimant) -> None:
-        """Take notice that another server has the container, and is waited for."""
-        standing_by = f"standing by: {owner} serves since {owner.since}"
-        if standing_by != self.standing_by:
-            logger.info(
-                "standing by host=%s folder=%s since=%s lease_s=%g",
-                owner.host, owner.folder, owner.since, owner.lease_s,
-            )  # fmt: skip
-            self._on_standby(standing_by)
-        self.standing_by = standing_by
-
     async def _release(self, lease: WorkerLease) -> None:
-        if self._ownership is not None:
-            await self._ownership.release()
-        await self._supervisor.stop()  # a lease that is renewed would be there again
+        for ownership in self._ownerships.values():
+            await ownership.release()
+        await self.end_tasks()  # a lease that is renewed would be there again
         await lease.release()

@@ -1,7 +1,7 @@
 """Accepting, durably, what a log has lost or contradicts: a container is recovered as by a server that starts."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,10 +10,10 @@ from typing import Final
 from uuid import UUID
 
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.local import Claim, local_environment
+from millrace.server.container.local import LocalContainer, local_container
 from millrace.server.container.repair import accept_loss
 from millrace.server.container.startup import open_container
-from millrace.server.errors import StorageError
+from millrace.server.errors import OwnerFencedError, StorageError
 from millrace.server.folder import CONTAINERS_FOLDER, read_identity
 from millrace.server.host.clock import Clock, SystemClock
 from millrace.server.host.files import OsFileSystem
@@ -22,7 +22,7 @@ from millrace.server.hosting.backend import Backend
 from millrace.server.kinds.registry import KINDS
 from millrace.server.object_store import ObjectStore, StoreMonitor, StoreUrl
 from millrace.server.options import ServerOptions
-from millrace.server.ownership import CopyRecord, Manifest, NewestCopy, OwnershipStatistics, RemoteLog
+from millrace.server.ownership import CopyRecord, FolderOwnership, Manifest, Ownership, OwnershipStatistics, RemoteLog
 from millrace.server.settings import load_settings
 from millrace.server.tier2 import ChunkStorage
 
@@ -85,7 +85,7 @@ async def accept_loss_in_folder(
             options=options,
             server_id=read_identity(OsFileSystem(), data_dir).server_id,
             storage=UnclaimedStorage(storage) if manifest else storage,
-            claim=partial(_unclaimed, manifest) if manifest else None,
+            claim=_in_folder if manifest is None else partial(_unclaimed, manifest),
         )
 
 
@@ -123,12 +123,13 @@ async def accept_loss_in_store(
             options=options,
             server_id=backend.folder.server_id,
             storage=backend.storage,
-            claim=partial(backend.claim, CONTAINER),
+            claim=backend.claim,
             store=backend.store,
             clock=clock,
         )
     finally:
-        await backend.close(release_s=RELEASE_S)
+        is_fenced = any(isinstance(failure, OwnerFencedError) for failure in failures)
+        await backend.close(release_s=None if is_fenced else RELEASE_S)
 
 
 async def _recover_and_accept(
@@ -138,7 +139,7 @@ async def _recover_and_accept(
     options: ServerOptions,
     server_id: UUID,
     storage: ChunkStorage,
-    claim: Claim | None,
+    claim: Callable[[LocalContainer], Awaitable[Ownership]],
     store: ObjectStore | None = None,
     clock: Clock | None = None,
 ) -> RecoveredContainer:
@@ -146,21 +147,24 @@ async def _recover_and_accept(
     cache = PageCache(CacheOptions())
     failures: list[BaseException] = []
     try:
-        environment = await local_environment(
+        local = await local_container(
             number,
             folder,
             files=OsFileSystem(),
             storage=storage,
             kinds=KINDS,
+            server_id=server_id,
+            options=options.container,
+        )
+        environment = local.environment(
+            await claim(local),
             container_options=options.container,
             wal_options=options.wal,
             clock=clock or SystemClock(),
             metrics=Metrics(),
-            server_id=server_id,
             cache=cache,
             page_size_bytes=options.tier2.page_size_bytes,
             on_failure=failures.append,
-            claim=claim,
             store=store,
         )
         opened = await open_container(environment)
@@ -225,9 +229,10 @@ class UnclaimedOwnership:
         """Do nothing: nothing was claimed."""
 
 
-async def _unclaimed(
-    manifest: Manifest, next_epoch: int, *, discard: Callable[[], None], newest_copy: NewestCopy
-) -> UnclaimedOwnership:
-    del discard, newest_copy  # a folder whose log is its own is never without it, nor without its manifest
-    epoch = max(next_epoch, manifest.epoch + 1)
+async def _in_folder(local: LocalContainer) -> FolderOwnership:
+    return FolderOwnership(local.next_epoch)
+
+
+async def _unclaimed(manifest: Manifest, local: LocalContainer) -> UnclaimedOwnership:
+    epoch = max(local.next_epoch, manifest.epoch + 1)
     return UnclaimedOwnership(epoch, copy=manifest.checkpoint, copy_before=manifest.checkpoint_before)

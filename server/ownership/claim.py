@@ -276,7 +276,9 @@ class _ClaimAttempt:
         else:
             if self._on_standby is not None:
                 self._on_standby(owner)
-                watched, found = await stand_by(self._store, owner, clock=self._lease.clock)
+                watched, found = await stand_by(
+                    self._store, owner, clock=self._lease.clock, fenced=lambda: self._lease.fenced
+                )
                 if watched is WatchOutcome.SILENT:
                     await self._end(owner, found)
                 return False  # it may have changed the manifest since that was read

@@ -7,9 +7,10 @@ lease and no server could have read it, the whole length counts again.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
-from millrace.server.errors import StorageError
+from millrace.server.errors import OwnerFencedError, StorageError
 from millrace.server.host.clock import Clock
 from millrace.server.object_store import ObjectStore, StoredObject
 
@@ -24,15 +25,23 @@ LOOKS_COUNT: Final = 12
 """In the length of the lease; each is one GET."""
 
 
-async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[WatchOutcome, StoredObject | None]:
+async def stand_by(
+    store: ObjectStore, owner: Claimant, *, clock: Clock, fenced: Callable[[], OwnerFencedError | None] = lambda: None
+) -> tuple[WatchOutcome, StoredObject | None]:
     """Wait until the lease of an owner was the same for its whole length, or is gone; return also what it is then.
 
     Cancelling is safe: nothing is changed.
+
+    Args:
+        fenced: returns the error that names who has ended the lease of this server; None while it is kept.
+
+    Raises:
+        OwnerFencedError: that of `fenced`: nothing can be claimed with a lease that was ended.
     """
     seen: StoredObject | None = None
     since_s: float | None = None
     is_failing = False
-    while True:
+    while (fence := fenced()) is None:
         asked_s = clock.monotonic_s()
         try:
             found = await read_lease(store, owner)
@@ -52,3 +61,4 @@ async def stand_by(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tupl
             elif asked_s - since_s >= owner.lease_s:
                 return WatchOutcome.SILENT, found
         await clock.sleep(owner.lease_s / LOOKS_COUNT)
+    raise fence

@@ -110,10 +110,9 @@ async def let_a_writer_expire(folder: Path) -> None:
         await client.create_stream("a/b")
         async with client.writer("a/b", writer_id="till-7") as writer:
             await writer.write(b"1")
-        assert running._services is not None
         for _ in range(19):
             clock.move(100)
-            await running._services.expiry.expire()
+            await running.services.expiry.expire()
 
 
 async def refused_writer(address: str, stream: str, writer_id: str) -> None:

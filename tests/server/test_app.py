@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from millrace.model.address import Address
-from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, ENDING_SIGNALS, Server
+from millrace.server.app import DESCRIPTORS_RESERVED_COUNT, Server
 from millrace.server.errors import ConfigurationError, FolderLockedError, FolderVersionError
 from millrace.server.host.descriptors import descriptor_limit
 from millrace.server.host.files import OsFile, OsFileSystem
+from millrace.server.process import ENDING_SIGNALS
 from millrace.wire import messages as m
 from tests.crash.processes import ServerProcess
 from tests.support.feed_peer import FeedPeer

@@ -108,7 +108,7 @@ async def test_a_restart_and_a_takeover_serve_from_a_full_bucket(one: Site, tmp_
 
     two = site(tmp_path / "two", store, standby=True)
     starting = asyncio.ensure_future(two.start(one.clock))
-    await pass_time(lambda: two.server._backend.standing_by, one.clock)
+    await pass_time(lambda: two.server.host.is_standing_by, one.clock)
     await one.killed()
     await starting
     async with await Peer.connect(two.server.address) as peer:
@@ -160,7 +160,7 @@ async def test_a_standby_rebuilds_the_manifest_in_a_full_bucket(how: str, one: S
     await fill(one)
     two = site(tmp_path / "two", one.store, standby=True)
     starting = asyncio.ensure_future(two.start(one.clock))
-    await pass_time(lambda: two.server._backend.standing_by, one.clock)
+    await pass_time(lambda: two.server.host.is_standing_by, one.clock)
     damage_manifest(one.store, how)
     await one.killed()
     await starting

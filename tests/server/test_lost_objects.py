@@ -77,7 +77,7 @@ async def copied(site: Site) -> None:
 
 async def renewed(site: Site) -> None:
     """Let a renewal of the lease tell what is acknowledged by now."""
-    lease = site.server._backend._lease
+    lease = site.server.host.backend._lease
     assert lease is not None
     count = lease.statistics().renewals_count
     await site.until(lambda: lease.statistics().renewals_count > count + 1)

@@ -219,7 +219,7 @@ async def test_one_whose_lease_has_lapsed_takes_no_clients_until_it_is_renewed(t
     async with await Peer.connect(one.server.address) as peer:
         info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
         is_away = True
-        await one.until(lambda: one.server._backend.may_be_superseded)
+        await one.until(lambda: one.server.host.container.may_be_superseded)
         with pytest.raises((EOFError, ConnectionError)):
             await peer.read_all(info.segment_id)
     with pytest.raises(RefusedError, match=r"could not renew its lease .* another one may have taken over") as caught:

@@ -11,6 +11,7 @@ import pytest
 
 from millrace.model.address import Address
 from millrace.server.app import Server
+from millrace.server.hosting.life import RECOVERING
 from millrace.wire.errors import ErrorCode
 from tests.crash.processes import ServerProcess
 from tests.support.clock import ManualClock
@@ -108,7 +109,7 @@ async def test_each_step_of_closing_and_opening_again_may_be_refused() -> None:
                 number: int, _path: Path, _is_change: bool, *, seen: list[int] = seen, step: int = step
             ) -> bool:
                 # Counted from the failure of the log on, which is the first sync of all.
-                if disk.server._recovering:
+                if disk.server.host.container.state is RECOVERING:
                     seen.append(number)
                 return len(seen) == step and number == seen[-1]
 
@@ -129,7 +130,7 @@ async def test_a_log_that_fails_again_at_once_is_recovered_again() -> None:
         await disk.fail_log(peer)
         while (opened := disk.server.opened) is before:  # noqa: ASYNC110  # seen in the very turn of the loop
             await asyncio.sleep(0)
-        assert disk.server._recovering
+        assert disk.server.host.container.state is RECOVERING
         opened.container.log_failed(OSError(errno.EIO, "again"))
         await disk.until_well()
         assert disk.server.opened is not opened

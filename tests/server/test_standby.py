@@ -13,6 +13,7 @@ import pytest
 import millrace
 from millrace.model.address import Address
 from millrace.server.errors import ConfigurationError, OwnerFencedError, SettingError
+from millrace.server.process import start_as_process
 from millrace.wire import messages as m
 from tests.support.faulty_store import FaultyStore
 from tests.support.folders import tmp_path
@@ -204,7 +205,7 @@ async def test_one_whose_own_task_fails_while_it_stands_by_ends_with_that_error(
     await first.start()
     await first.stored(b"one")
     second.server = second._server()
-    starting = await until_it_stands_by(second, second.server.start_as_process(), first)
+    starting = await until_it_stands_by(second, start_as_process(second.server), first)
     is_broken = True
     with pytest.raises(RuntimeError, match="not foreseen"):
         await starting
@@ -220,7 +221,7 @@ async def test_one_whose_lease_is_ended_while_it_stands_by_ends_with_that_error(
     await first.start()
     (lease,) = leases_in(store)
     second.server = second._server()
-    starting = await until_it_stands_by(second, second.server.start_as_process(), first)
+    starting = await until_it_stands_by(second, start_as_process(second.server), first)
     (own,) = [each for each in leases_in(store) if each != lease]
     await store.delete([own])
     with pytest.raises(OwnerFencedError, match="another server has ended its lease, or somebody has deleted it"):

@@ -188,12 +188,12 @@ class SupersedingStore(MemoryObjectStore):
 
     async def list(self, prefix: str = "", *, after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Yield pages; what is asked for after the claim, when the server knows that it is superseded."""
-        history = self.site.server._backend
-        if "c0000/manifest" in self.objects and history.fence is None:
+        container = self.site.server.host.container
+        if "c0000/manifest" in self.objects and container.fence is None:
             for key in leases_in(self):
                 del self.objects[key]
             self.site.clock.move(LEASE_S)
-            await until(lambda: history.fence)
+            await until(lambda: container.fence)
         async for page in super().list(prefix, after=after):
             yield page
 

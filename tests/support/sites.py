@@ -93,17 +93,17 @@ class Site:
     async def killed(self) -> None:
         """End the server as a kill would: nothing is stored or given back."""
         server = self.server
-        assert server._listener is not None
-        server._listener.close()
+        server.stop_listening()
         for connection in list(server.connections):
             connection.abort()
-        for supervisor in (server._recovery, server._supervisor, server._backend._supervisor):
-            await supervisor.stop()
+        await server.host.end_recovery()
+        await server.host.container.end_tasks()
+        await server.host.backend.end_tasks()
         if server.is_open:
             await server.opened.end_storing()
             await server.opened.release()
-        await server._cache.close()
-        server._backend.folder.lock.close()
+        await server.host.cache.close()
+        await server.host.backend.close(release_s=None)
 
     async def stored(self, payload: bytes) -> None:
         """Store an append in raw/a."""

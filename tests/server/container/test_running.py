@@ -14,7 +14,7 @@ import pytest
 from millrace.model.checksum import Buffer
 from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.local import local_environment
+from millrace.server.container.local import local_container
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import FLUSH_SHARE, OpenContainer
 from millrace.server.container.segment_commands import SegmentCommands
@@ -23,6 +23,7 @@ from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
 from millrace.server.host.metrics import Metrics
 from millrace.server.kinds.registry import KINDS
+from millrace.server.ownership import FolderOwnership
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
@@ -100,20 +101,24 @@ async def opened(
 ) -> AsyncIterator[OpenContainer]:
     """Open a container without the tasks in its background."""
     cache = PageCache(CacheOptions())
+    local = await local_container(
+        0,
+        folder,
+        files=FaultyDatabases(busy_timeout_s=0.0),
+        storage=storage,
+        kinds=KINDS,
+        server_id=uuid.UUID(int=7),
+        options=options,
+    )
     container = await open_container(
-        await local_environment(
-            0,
-            folder,
-            files=FaultyDatabases(busy_timeout_s=0.0),
-            storage=storage,
+        local.environment(
+            FolderOwnership(local.next_epoch),
             cache=cache,
-            kinds=KINDS,
             container_options=options,
             wal_options=SMALL_WAL,
             clock=clock,
             metrics=Metrics(),
             page_size_bytes=4 * KIB,
-            server_id=uuid.UUID(int=7),
             on_failure=lambda error: None,
         )
     )

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from millrace.server.errors import OwnerFencedError
 from millrace.server.ownership import CopyRecord, ManifestOwnership, decode_manifest
 from millrace.server.ownership.lease import RENEWALS_COUNT
 from millrace.server.ownership.manifest import Claimant
@@ -115,6 +116,24 @@ async def test_who_ends_in_order_is_gone_at_once(memory: MemoryObjectStore, cloc
     released_s = clock.monotonic_s()
     assert (await passing(clock, watching, step_s=LOOK_S))[0] is WatchOutcome.GONE
     assert clock.monotonic_s() - released_s <= 2 * LOOK_S
+
+
+async def test_one_whose_own_lease_is_ended_stops_waiting_at_its_next_look(
+    memory: MemoryObjectStore, clock: ManualClock
+) -> None:
+    """It could never claim with that lease, however long the owner lives."""
+    process, _ = await owner(memory, clock)
+    fences: list[OwnerFencedError] = []
+    watching = asyncio.create_task(
+        stand_by(memory, owner_in(memory), clock=clock, fenced=lambda: fences[0] if fences else None)
+    )
+    await clock.advance(LOOK_S)
+    assert not watching.done()
+    fences.append(OwnerFencedError("ended"))
+    await clock.advance(LOOK_S)
+    with pytest.raises(OwnerFencedError, match="ended"):
+        await watching
+    await process.crash()
 
 
 async def test_after_an_orderly_end_it_takes_over(memory: MemoryObjectStore, clock: ManualClock) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from millrace.model.block_packing import pack_block
 from millrace.model.key_range import KEY_SPACE, equal_ranges
 from millrace.server.cache import CacheOptions, PageCache
-from millrace.server.container.local import local_environment
+from millrace.server.container.local import local_container
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
@@ -20,6 +20,7 @@ from millrace.server.kinds.registry import KINDS
 from millrace.server.kinds.streams.catalog import Catalog
 from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.server.kinds.streams.tables import StreamArchive
+from millrace.server.ownership import FolderOwnership
 from millrace.server.streams import MetricsOptions, ScalingLoop, StreamsOptions, Uptime, WritersOptions
 from millrace.server.streams.expiry import step_us
 from millrace.wire import messages as m
@@ -102,22 +103,27 @@ async def streams_in(
         idle_bytes_max: by default every idle entity is evicted at once, which shows a missing pin.
     """
     cache = PageCache(CacheOptions())
+    container_options = ContainerOptions(
+        flush_age_s=3600.0, checkpoint_interval_s=3600.0, idle_bytes_max=idle_bytes_max
+    )
+    local = await local_container(
+        0,
+        folder,
+        files=files or FaultyDatabases(busy_timeout_s=0.0),
+        storage=storage,
+        kinds=KINDS,
+        server_id=SERVER_ID,
+        options=container_options,
+    )
     opened = await open_container(
-        await local_environment(
-            0,
-            folder,
-            files=files or FaultyDatabases(busy_timeout_s=0.0),
-            storage=storage,
+        local.environment(
+            FolderOwnership(local.next_epoch),
             cache=cache,
-            kinds=KINDS,
-            container_options=ContainerOptions(
-                flush_age_s=3600.0, checkpoint_interval_s=3600.0, idle_bytes_max=idle_bytes_max
-            ),
+            container_options=container_options,
             wal_options=SMALL_WAL,
             clock=clock,
             metrics=Metrics(),
             page_size_bytes=4 * KIB,
-            server_id=SERVER_ID,
             on_failure=lambda error: None,
         )
     )
