@@ -3,7 +3,8 @@
     python docs/build_metrics.py
 
 A test fails when the page is not what this would write. Names and helps are declared beside what they count, in
-`server/host/metrics.py` and `server/console/metric_table.py`; the page is for readers without a server.
+`server/host/metrics.py`, `server/console/metric_table.py` and the folders of `server/kinds/`; the page is for readers
+without a server.
 """
 
 # ruff: noqa: INP001  # a script in a folder of documents

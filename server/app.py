@@ -278,10 +278,8 @@ class Server:
             ),
             "ownership": services.opened.environment.ownership.statistics(),
             "recovery": services.opened.summary,
-            "streams": services.streams.statistics,
             "wal": container.log.statistics(),
-            "transactions": services.transactions.statistics,
-            "writers": services.expiry.statistics,
+            **services.statistics(),
         }
 
     def health(self) -> str:

@@ -2,36 +2,18 @@
 
 Names follow the conventions of Prometheus: `millrace_<part>_<what>_<unit>`, in seconds and bytes, counters end in
 `_total`. A number without a unit is a count. The help says what the number means, and what to do about it. A test holds
-the list to the statistics of a real server, and the page docs/metrics.md to the list.
+the list to the statistics of a real server, and the page docs/metrics.md to the list. The metrics of what kinds count
+are declared with the kinds.
 """
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
+from millrace.server.container.kind import Kinds
+from millrace.server.host.metric_help import Figures, MetricHelp, figures_of
+from millrace.server.kinds.registry import KINDS
 
-class MetricHelp(NamedTuple):
-    """One metric.
-
-    Attributes:
-        name: in Prometheus.
-        help: what it means, what to do about it.
-    """
-
-    name: str
-    help: str
-
-    @property
-    def is_counter(self) -> bool:
-        """Whether it only rises while the server runs; else it is a gauge."""
-        return self.name.endswith("_total")
-
-
-def _part(part: str, **declared: MetricHelp) -> dict[tuple[str, str], MetricHelp]:
-    return {(part, field): MetricHelp(f"millrace_{part}_{name}", text) for field, (name, text) in declared.items()}
-
-
-STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
-    **_part(
+_OF_PARTS: Final[Figures] = {
+    **figures_of(
         "server",
         read_only=MetricHelp(
             "read_only",
@@ -87,7 +69,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
             "Size of the attributes of all segments. At MILLRACE_CONTAINER_ATTRIBUTES_BYTES_MAX, new ones are refused.",
         ),
     ),
-    **_part(
+    **figures_of(
         "wal",
         durable_sequence=MetricHelp("durable_sequence", "Number of the last batch of the log that is on the disk."),
         batch_count=MetricHelp("batches_total", "Batches that the log has written: one sync each."),
@@ -119,7 +101,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
             "objects", "Objects of the log in the object store that are needed, or not deleted yet."
         ),
     ),
-    **_part(
+    **figures_of(
         "recovery",
         checkpoint_sequence=MetricHelp(
             "checkpoint_sequence", "Number of the last batch that the checkpoint of the last start contained."
@@ -141,7 +123,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
         ),
         duration_s=MetricHelp("duration_seconds", "How long the last start took from opening the folder to serving."),
     ),
-    **_part(
+    **figures_of(
         "streams",
         scaling_streams=MetricHelp("scaling_streams", "Streams that scale by themselves."),
         retaining_streams=MetricHelp("retaining_streams", "Streams with a retention policy."),
@@ -158,7 +140,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
             "rising, read the log messages.",
         ),
     ),
-    **_part(
+    **figures_of(
         "writers",
         named_expired_total=MetricHelp(
             "named_expired_total",
@@ -170,41 +152,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
             "Expired writers with an id that the server has forgotten. If one comes back, it may store events twice.",
         ),
     ),
-    **_part(
-        "transactions",
-        open=MetricHelp(
-            "open", "Open transactions, prepared ones included. Compare with MILLRACE_TRANSACTIONS_OPEN_COUNT_MAX."
-        ),
-        prepared=MetricHelp(
-            "prepared",
-            "Transactions that are prepared: they never expire, and wait for somebody to commit or abort them.",
-        ),
-        open_parts=MetricHelp(
-            "open_parts",
-            "Parts of open transactions, all in memory. Compare with MILLRACE_TRANSACTIONS_OPEN_PARTS_COUNT_MAX.",
-        ),
-        oldest_age_s=MetricHelp(
-            "oldest_age_seconds",
-            "Age of the oldest open transaction. If it is hours, a program has prepared it and never decided.",
-        ),
-        outcomes=MetricHelp("outcomes", "Ended transactions whose outcome the server still remembers."),
-        producers=MetricHelp(
-            "producers",
-            "Producers that the server knows. At MILLRACE_TRANSACTIONS_PRODUCERS_COUNT_MAX, new ones are refused.",
-        ),
-        committed_total=MetricHelp(
-            "committed_total",
-            "Transactions that were committed. If it stays while some are open, nobody finishes them.",
-        ),
-        aborted_total=MetricHelp(
-            "aborted_total", "Transactions that their clients aborted. If it keeps rising, find out what fails in them."
-        ),
-        expired_total=MetricHelp(
-            "expired_total",
-            "Transactions aborted because their lease ran out. If it keeps rising, clients die in the middle.",
-        ),
-    ),
-    **_part(
+    **figures_of(
         "front",
         connections_total=MetricHelp(
             "connections_total", "Connections that were accepted. If it rises fast, clients reconnect again and again."
@@ -259,7 +207,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
             "exist.",
         ),
     ),
-    **_part(
+    **figures_of(
         "ownership",
         epoch=MetricHelp(
             "epoch", "Epoch of this start of the container: each start and each takeover has a higher one."
@@ -285,7 +233,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
             "reaches the store may take over.",
         ),
     ),
-    **_part(
+    **figures_of(
         "history",
         is_standing_by=MetricHelp(
             "standing_by",
@@ -293,7 +241,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
             "reason for an alert.",
         ),
     ),
-    **_part(
+    **figures_of(
         "feed",
         open=MetricHelp("open", "Feeds that are open. At MILLRACE_FEED_COUNT_MAX, further ones are refused."),
         opened_total=MetricHelp(
@@ -306,7 +254,7 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
         ),
         events_total=MetricHelp("events_total", "Events sent to feeds. An event counts once for each feed."),
     ),
-    **_part(
+    **figures_of(
         "cache",
         budget_bytes=MetricHelp("budget_bytes", "Largest size of the cache for reads of old events: its setting."),
         size_bytes=MetricHelp("size_bytes", "Size of the cache for reads of old events."),
@@ -336,3 +284,11 @@ STATISTICS: Final[Mapping[tuple[str, str], MetricHelp]] = {
     ),
 }
 """By part and field of `Server.statistics`; texts and what is None are no metrics."""
+
+
+def with_kinds(kinds: Kinds) -> Figures:
+    """Return the metrics of all parts, with those that some kinds declare."""
+    return {**_OF_PARTS, **{key: figure for kind in kinds for key, figure in kind.figures.items()}}
+
+
+STATISTICS: Final = with_kinds(KINDS)

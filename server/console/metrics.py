@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from millrace.model.extras import DISTRIBUTION
+from millrace.server.host.metric_help import Figures
 from millrace.server.host.metrics import Metrics
 from millrace.server.streams.cursor_lag import CursorLag
 
@@ -63,10 +64,14 @@ class StatisticsCollector(Collector):
     Args:
         statistics: a part that is missing now has no metrics.
         health: why the server is not healthy, empty if it is.
+        figures: the metrics of the statistics.
     """
 
-    def __init__(self, statistics: Callable[[], Statistics], health: Callable[[], str]) -> None:
+    def __init__(
+        self, statistics: Callable[[], Statistics], health: Callable[[], str], *, figures: Figures = STATISTICS
+    ) -> None:
         self._statistics = statistics
+        self._figures = figures
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
@@ -77,7 +82,7 @@ class StatisticsCollector(Collector):
             value=float(not self._health()),
         )
         records = self._statistics()
-        for (part, field), declared in STATISTICS.items():
+        for (part, field), declared in self._figures.items():
             # A log in the object store has other numbers than one in files.
             if part in records and hasattr(records[part], field):
                 family = CounterMetricFamily if declared.is_counter else GaugeMetricFamily

@@ -1,7 +1,8 @@
 """A kind of entity, as the one declaration from which the container derives all else about it.
 
 From a `Kind` follow its cache, what requests and records can name of it, the records of the log that change it, its
-tables in the checkpoint, how it is read back, its verification, and what `inspect` shows. All kinds of a container are
+tables in the checkpoint, how it is read back, its verification, what `inspect` shows, the requests that it answers, its
+loops and its metrics. All kinds of a container are
 one `Kinds`; the list is in `kinds`.
 """
 
@@ -9,9 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from millrace.server.host.metric_help import Figures
 from millrace.wire import messages as m
 
 from .archive import Archive
+from .service import Service
 from .table import Row, Table
 
 Entity = TypeVar("Entity")
@@ -77,6 +80,7 @@ class Kind(Generic[Entity]):
         archive: makes what reads the stored entities, with the queries of this kind, of a `CheckpointReader`.
         records: what each of its records does.
         transitions: what records do to the rows of this kind in either view (see `views`), also records of other kinds.
+        service: what works on its entities in an open container; None if nothing does.
         scopes: further names under which a message can name entities (see `m.Names`), each with what returns the
             segments that are meant with an entity.
     """
@@ -91,6 +95,7 @@ class Kind(Generic[Entity]):
     archive: "Callable[[Any, Kind[Entity]], Archive[Entity]]"
     records: Mapping[type[m.Record], RecordStep] = field(default_factory=dict)
     transitions: Mapping[type[m.Record], Applier] = field(default_factory=dict)
+    service: Service | None = None
     scopes: Mapping[str, Callable[[Entity], Sequence[int]]] = field(default_factory=dict)
 
     @property
@@ -102,6 +107,11 @@ class Kind(Generic[Entity]):
     def tables(self) -> tuple[Table, ...]:
         """All tables of the kind."""
         return (self.table, *(detail.table for detail in self.details))
+
+    @property
+    def figures(self) -> Figures:
+        """The metrics of its service."""
+        return {} if self.service is None else self.service.figures
 
     def restore(self, row: Row, rows_of: Callable[[Table], list[Row]]) -> Entity:
         """Return an entity from its row; `rows_of` returns its rows in another table, in the order of their keys."""

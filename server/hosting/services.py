@@ -1,29 +1,92 @@
-"""What works on an open container: the command handlers of its aggregates, and the tasks in the background.
+"""What works on an open container: the services of its kinds, and what streams and writers do by themselves.
 
 The container owns log, state and checkpoints; here is everything that only uses it. When the container is opened again
 after a failure, all of this is made again with it.
 """
 
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.checkpoint.writer_tables import WriterArchive
+from millrace.server.container.container import SegmentContainer
 from millrace.server.container.running import OpenContainer
+from millrace.server.container.service import Collaborators, RunningService, Service
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.front.handlers import Handlers
 from millrace.server.front.requests.segments import SegmentRequests
 from millrace.server.front.requests.writers import WriterRequests
 from millrace.server.host.supervisor import Supervisor
-from millrace.server.kinds.producers.requests import ProducerRequests
-from millrace.server.kinds.producers.tables import ProducerArchive
-from millrace.server.kinds.producers.unused import UnusedProducers
 from millrace.server.kinds.streams.catalog import Catalog
 from millrace.server.kinds.streams.commands import StreamCommands
-from millrace.server.kinds.streams.requests import StreamRequests
-from millrace.server.kinds.streams.tables import StreamArchive
-from millrace.server.kinds.transactions.commands import TransactionCommands
-from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
-from millrace.server.kinds.transactions.requests import TransactionRequests
-from millrace.server.kinds.transactions.tables import TransactionArchive
+from millrace.server.kinds.streams.requests import Explain
 from millrace.server.options import ServerOptions
-from millrace.server.streams import ScalingLoop, Uptime, WriterExpiryLoop, boot_id
+from millrace.server.streams import (
+    MetricsOptions,
+    ScalingLoop,
+    StreamsOptions,
+    Uptime,
+    WriterExpiryLoop,
+    WritersOptions,
+    boot_id,
+)
+
+Collaborator = TypeVar("Collaborator")
+
+
+def _segments(made: Collaborators) -> RunningService:
+    return RunningService(requests=[SegmentRequests(made.get(SegmentContainer))])
+
+
+def _writer_expiry(made: Collaborators) -> WriterExpiryLoop:
+    return WriterExpiryLoop(
+        container=made.get(SegmentContainer),
+        writers=made.get(WriterCommands),
+        archive=made.get(CheckpointStore).archive(WriterArchive),
+        uptime=made.get(Uptime),
+        options=made.get(WritersOptions),
+    )
+
+
+def _writers(made: Collaborators) -> RunningService:
+    requests = WriterRequests(made.get(SegmentContainer), made.get(WriterCommands), made.get(StreamCommands))
+    expiry = made.get(WriterExpiryLoop)
+    return RunningService(
+        requests=[requests], loops={"writers": expiry.run}, statistics={"writers": lambda: expiry.statistics}
+    )
+
+
+def _scaling_loop(made: Collaborators) -> ScalingLoop:
+    return ScalingLoop(
+        container=made.get(SegmentContainer),
+        streams=made.get(StreamCommands),
+        catalog=made.get(Catalog),
+        uptime=made.get(Uptime),
+        options=made.get(StreamsOptions),
+        metrics=made.get(MetricsOptions),
+    )
+
+
+def _scaling(made: Collaborators) -> RunningService:
+    scaling = made.get(ScalingLoop)
+    return RunningService(loops={"streams": scaling.run}, statistics={"streams": lambda: scaling.statistics})
+
+
+SERVICES: Final = (
+    Service(begin=_segments),
+    Service(
+        factories={
+            WriterCommands: lambda made: WriterCommands(made.get(SegmentContainer)),
+            WriterExpiryLoop: _writer_expiry,
+        },
+        begin=_writers,
+    ),
+    Service(
+        factories={ScalingLoop: _scaling_loop, Explain: lambda made: Explain(made.get(ScalingLoop).explain)},
+        begin=_scaling,
+    ),
+)
+"""The services that no kind declares."""
 
 
 class ContainerServices:
@@ -32,59 +95,56 @@ class ContainerServices:
     Attributes:
         opened: the container.
         handlers: answer the requests about it.
-        streams: scales and truncates its streams.
-        expiry: forgets its idle writers.
-        transactions: ends those whose leases ran out.
-        unused_producers: are forgotten by `transactions`.
     """
 
     def __init__(self, opened: OpenContainer, options: ServerOptions) -> None:
-        container, checkpoints = opened.container, opened.checkpoints
-        uptime = Uptime(container, options.writers, boot=boot_id())
-        streams = StreamCommands(container)
-        catalog = Catalog(container.state, checkpoints.archive(StreamArchive))
-        writers = WriterCommands(container)
+        container = opened.container
+        services = [*(kind.service for kind in container.state.kinds if kind.service is not None), *SERVICES]
         self.opened = opened
-        self.streams = ScalingLoop(
-            container=container,
-            streams=streams,
-            catalog=catalog,
-            uptime=uptime,
-            options=options.streams,
-            metrics=options.metrics,
+        self._made = Collaborators(
+            [
+                container,
+                opened.checkpoints,
+                Uptime(container, options.writers, boot=boot_id()),
+                options.streams,
+                options.metrics,
+                options.writers,
+                options.transactions,
+            ],
+            {of: make for service in services for of, make in service.factories.items()},
         )
-        self.expiry = WriterExpiryLoop(
-            container=container,
-            writers=writers,
-            archive=checkpoints.archive(WriterArchive),
-            uptime=uptime,
-            options=options.writers,
+        self._running = [service.begin(self._made) for service in services]
+        self.handlers = Handlers(
+            container,
+            [requests for each in self._running for requests in each.requests],
+            {request: ordered for each in self._running for request, ordered in each.ordered.items()},
         )
-        transactions = TransactionCommands(container, streams, options=options.transactions)
-        self.unused_producers = UnusedProducers(container, transactions.producers, checkpoints.archive(ProducerArchive))
-        self.transactions = TransactionExpiryLoop(
-            container=container,
-            archive=checkpoints.archive(TransactionArchive),
-            unused_producers=self.unused_producers,
-            options=options.transactions,
-        )
-        transaction_requests = TransactionRequests(transactions)
-        requests = [
-            SegmentRequests(container),
-            WriterRequests(container, writers, streams),
-            StreamRequests(container, streams, catalog, explain=self.streams.explain),
-            transaction_requests,
-            ProducerRequests(transactions.producers),
-        ]
-        self.handlers = Handlers(container, requests, transaction_requests.ordered)
+
+    @property
+    def streams(self) -> ScalingLoop:
+        """What scales and truncates its streams."""
+        return self.get(ScalingLoop)
+
+    @property
+    def expiry(self) -> WriterExpiryLoop:
+        """What forgets its idle writers."""
+        return self.get(WriterExpiryLoop)
+
+    def get(self, of: type[Collaborator]) -> Collaborator:
+        """Return the object of a class that works on the container."""
+        return self._made.get(of)
+
+    def statistics(self) -> Mapping[str, object]:
+        """Return the figures of the services by part, as of now. May be called from any thread."""
+        return {part: figures() for each in self._running for part, figures in each.statistics.items()}
 
     def start(self, supervisor: Supervisor) -> None:
         """Start what runs by itself; nothing, where the log has lost content: then nothing is to be changed."""
         if self.opened.container.loss is not None:
             return
         supervisor.start(self.opened.flusher.run(), name="flusher")
-        supervisor.start(self.streams.run(), name="streams")
-        supervisor.start(self.expiry.run(), name="writers")
-        supervisor.start(self.transactions.run(), name="transactions")
+        for each in self._running:
+            for name, run in each.loops.items():
+                supervisor.start(run(), name=name)
         supervisor.start(self.opened.clean_tier2(), name="clean tier 2")
         supervisor.start(self.opened.verify_checkpoint(), name="verification")

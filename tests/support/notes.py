@@ -1,9 +1,10 @@
 """A kind of entity that only the tests have: notes, which are written under a name and forgotten.
 
-It is declared as the kinds of the server are, outside of every list of these.
+It is declared as the kinds of the server are, outside of every list of these. It has two requests, two records, a
+table, a loop that forgets notes without a text, and two figures.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
@@ -14,8 +15,10 @@ from millrace.server.container.checkpoint.reader import KindArchive
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.kind import Kind, RecordStep
+from millrace.server.container.service import Collaborators, RunningService, Service
 from millrace.server.container.state.current_batch import CurrentBatch
 from millrace.server.container.table import Table
+from millrace.server.host.metric_help import MetricHelp, figures_of
 from millrace.wire import messages as m
 from millrace.wire.messages.declaration import U64, List16, Names, Query, Record, Request, Text, message
 
@@ -41,6 +44,41 @@ class Note:
 class NoteArchive(KindArchive[Note]):
     def longer_than(self, length: int) -> list[int]:
         return self._reader.column("SELECT number FROM notes WHERE length(text) > ? ORDER BY number", [length])
+
+
+@dataclass(slots=True)
+class NotesStatistics:
+    """The figures of notes."""
+
+    notes: int = 0
+    swept_total: int = 0
+
+
+class NoteSweeper:
+    """Forgets notes without a text, once a second.
+
+    Args:
+        forget: logs that notes are forgotten, given their numbers.
+    """
+
+    def __init__(self, container: SegmentContainer, forget: Callable[[list[int]], m.Record]) -> None:
+        self._container = container
+        self._forget = forget
+        self._notes: EntityCache[Note] = container.state.caches["notes"]
+        self._swept_total = 0
+
+    async def run(self) -> None:
+        """Sweep until it is cancelled."""
+        while True:
+            await self._container.clock.sleep(1.0)
+            numbers = [note.number for note in self._notes.present() if not note.text]
+            if numbers:
+                await self._container.decide(self._forget(numbers))
+                self._swept_total += len(numbers)
+
+    def statistics(self) -> NotesStatistics:
+        """Return the figures."""
+        return NotesStatistics(notes=len(self._notes), swept_total=self._swept_total)
 
 
 class NoteKind(NamedTuple):
@@ -118,6 +156,14 @@ def declared_notes() -> Iterator[NoteKind]:
         for number in record.numbers:
             batch.state.caches["notes"].remove(number)
 
+    def begin(made: Collaborators) -> RunningService:
+        sweeper = made.get(NoteSweeper)
+        return RunningService(
+            requests=[Requests(made.get(SegmentContainer))],
+            loops={"notes": sweeper.run},
+            statistics={"notes": sweeper.statistics},
+        )
+
     kind = Kind(
         table=Table("notes", number=200, key=["number"], integers=["number"], texts=["name", "text"]),
         name_column="name",
@@ -125,6 +171,15 @@ def declared_notes() -> Iterator[NoteKind]:
         load=Note,
         archive=NoteArchive,
         records={NoteWritten: RecordStep(written, check=check), NotesForgotten: RecordStep(forgotten, removes=True)},
+        service=Service(
+            factories={NoteSweeper: lambda made: NoteSweeper(made.get(SegmentContainer), NotesForgotten)},
+            begin=begin,
+            figures=figures_of(
+                "notes",
+                notes=MetricHelp("notes", "Notes that exist."),
+                swept_total=MetricHelp("swept_total", "Notes without a text that were forgotten."),
+            ),
+        ),
     )
     try:
         yield NoteKind(kind, NoteInfo, WriteNote, GetNote, NoteWritten, NotesForgotten, Requests)

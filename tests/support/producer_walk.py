@@ -18,6 +18,7 @@ from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_HOLDER, NO_RUN, Pr
 from millrace.model.transaction import TransactionState
 from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
+from millrace.server.kinds.producers.unused import UnusedProducers
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from tests.support.files import MemoryFileSystem
@@ -233,7 +234,7 @@ class ProducerWalk:
         known = len(self._model.producers)
         self._model.forget()
         self.seen["FORGOTTEN"] = self.seen.get("FORGOTTEN", 0) + known - len(self._model.producers)
-        await server.services.unused_producers.forget()
+        await server.services.get(UnusedProducers).forget()
         assert await self._agrees(peer, self._model)
 
     async def _step(self, peer: Peer) -> None:

@@ -6,14 +6,24 @@ from typing import Final
 
 from millrace.model.producer import ProducerRow
 from millrace.server.container.checkpoint.reader import KindArchive
-from millrace.server.container.kind import Kind
 from millrace.server.container.table import Row, Table, json_text
 
-from . import records
 from .row import KnownProducer
 
+TABLE: Final = Table(
+    "producers",
+    number=18,
+    key=["number"],
+    integers=["number", "last_sequence"],
+    # `fenced`: the runs that were replaced, as a list in JSON. With a fingerprint it is an object that has the list
+    # too: a column of its own would make checkpoints without it unreadable.
+    texts=["writer_id", "holder", "run", "fenced"],
+    indexes=[["writer_id"]],
+)
 
-def _row(producer: KnownProducer) -> Row:
+
+def row_of(producer: KnownProducer) -> Row:
+    """Return the row of a producer."""
     row = producer.row
     return (
         row.number,
@@ -32,7 +42,8 @@ def _past_of(row: ProducerRow) -> object:
     return {"runs": row.fenced, "sequence": row.described_sequence, "fingerprint": row.described}
 
 
-def _load(*, number: int, last_sequence: int, writer_id: str, holder: str, run: str, fenced: str) -> KnownProducer:
+def load(*, number: int, last_sequence: int, writer_id: str, holder: str, run: str, fenced: str) -> KnownProducer:
+    """Return a producer from the columns of its row."""
     past = json.loads(fenced)
     row = ProducerRow(number=number, writer_id=writer_id, holder=holder, run=run, last_sequence=last_sequence)
     if isinstance(past, list):
@@ -54,24 +65,3 @@ class ProducerArchive(KindArchive[KnownProducer]):
         """Return the writer ids of those that have committed nothing, and whose runs were not replaced."""
         rows = self._reader.select("SELECT writer_id FROM producers WHERE last_sequence < 0 AND fenced = '[]'", [])
         return [writer_id for (writer_id,) in rows]
-
-
-PRODUCERS: Final[Kind[KnownProducer]] = Kind(
-    table=Table(
-        "producers",
-        number=18,
-        key=["number"],
-        integers=["number", "last_sequence"],
-        # `fenced`: the runs that were replaced, as a list in JSON. With a fingerprint it is an object that has the list
-        # too: a column of its own would make checkpoints without it unreadable.
-        texts=["writer_id", "holder", "run", "fenced"],
-        indexes=[["writer_id"]],
-    ),
-    name_column="writer_id",
-    row=_row,
-    load=_load,
-    make=KnownProducer,
-    archive=ProducerArchive,
-    records=records.RECORDS,
-    transitions=records.TRANSITIONS,
-)

@@ -3,6 +3,7 @@
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.server.container.container import SegmentContainer
@@ -20,11 +21,22 @@ EPOCH_SIZE_BYTES: Final = 18
 HISTORY_SIZE_BYTES_MAX: Final = CONTROL_FRAME_SIZE_BYTES_MAX - FRAME_HEADER_SIZE_BYTES - 5
 
 
+@dataclass(frozen=True, slots=True)
+class Explain:
+    """Explains why a stream has the segments that it has; what scales streams provides it.
+
+    Attributes:
+        explain: returns facts for JSON.
+    """
+
+    explain: Callable[[Stream], dict[str, Any]]
+
+
 class StreamRequests:
     """Answers requests about streams.
 
     Args:
-        explain: returns why a stream has the segments that it has.
+        explain: of a stream.
     """
 
     def __init__(
@@ -33,12 +45,12 @@ class StreamRequests:
         streams: StreamCommands,
         catalog: Catalog,
         *,
-        explain: Callable[[Stream], dict[str, Any]],
+        explain: Explain,
     ) -> None:
         self._container = container
         self._streams = streams
         self._catalog = catalog
-        self._explain = explain
+        self._explain = explain.explain
 
     async def create_stream(self, message: m.CreateStream) -> m.StreamInfo:
         stream, created = await self._streams.create(

@@ -2,21 +2,29 @@
 
 import json
 from itertools import takewhile
-from operator import attrgetter
 from typing import Any, Final
 
 from millrace.model.event_times import EventTimeBounds
 from millrace.model.lineage import StreamPart
 from millrace.server.container.checkpoint.reader import KindArchive
-from millrace.server.container.kind import Detail, Kind
-from millrace.server.container.state import exclusive_writers
+from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.labels import LABEL_TIMES, config_of, labels_of
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream, epoch_key, part_key
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
-from . import records
+TABLE: Final = Table(
+    "streams",
+    number=9,
+    key=["stream_id"],
+    integers=["stream_id", "created_us", "epoch", "sealed"],
+    # The lists, as JSON with key ranges in hexadecimal digits, are empty but in folders of earlier versions. A
+    # stream is stored whole once when it is read from such a row: see `CUTS`.
+    texts=["name", "configuration", "parts", "epochs"],
+    indexes=[["name"]],
+)
+
 
 LABELS: Final = Table(
     "labels",
@@ -43,7 +51,8 @@ table of their own, so folders without these rows are as they were.
 _NOTHING: Final = "[]"
 
 
-def _stream_row(stream: Stream) -> Row:
+def row_of(stream: Stream) -> Row:
+    """Return the row of a stream."""
     return (
         stream.stream_id,
         stream.created_us,
@@ -56,7 +65,8 @@ def _stream_row(stream: Stream) -> Row:
     )
 
 
-def _load_stream(*, sealed: int, parts: str, epochs: str, **columns: Any) -> Stream:
+def load(*, sealed: int, parts: str, epochs: str, **columns: Any) -> Stream:
+    """Return a stream from the columns of its row."""
     stream = Stream(sealed=bool(sealed), **columns)
     if epochs == _NOTHING:
         return stream
@@ -162,41 +172,21 @@ class StreamArchive(KindArchive[Stream]):
 
     def event_times(self) -> dict[int, EventTimeBounds]:
         """Return the bounds of event times of the streams that have some, by stream id."""
-        table = STREAMS.table
-        rows = self._reader.rows(table, "stream_id IN (SELECT stream_id FROM labels WHERE label = ?)", [LABEL_TIMES])
-        number, configuration = table.columns.index("stream_id"), table.columns.index("configuration")
+        rows = self._reader.rows(TABLE, "stream_id IN (SELECT stream_id FROM labels WHERE label = ?)", [LABEL_TIMES])
+        number, configuration = TABLE.columns.index("stream_id"), TABLE.columns.index("configuration")
         found = ((row[number], config_of(row[configuration]).event_times) for row in rows)
         return {stream_id: bounds for stream_id, bounds in found if bounds is not None}
 
 
-def _restore_state(state: ContainerState, archive: StreamArchive) -> None:
-    state.event_times = archive.event_times()
-
-
-STREAMS: Final[Kind[Stream]] = Kind(
-    table=Table(
-        "streams",
-        number=9,
-        key=["stream_id"],
-        integers=["stream_id", "created_us", "epoch", "sealed"],
-        # The lists, as JSON with key ranges in hexadecimal digits, are empty but in folders of earlier versions. A
-        # stream is stored whole once when it is read from such a row: see `CUTS`.
-        texts=["name", "configuration", "parts", "epochs"],
-        indexes=[["name"]],
+DETAILS: Final[tuple[Detail[Stream], ...]] = (
+    Detail(
+        table=LABELS,
+        rows=lambda stream: ((label, stream.name) for label in sorted(labels_of(stream.configuration))),
     ),
-    name_column="name",
-    row=_stream_row,
-    load=_load_stream,
-    details=(
-        Detail(
-            table=LABELS,
-            rows=lambda stream: ((label, stream.name) for label in sorted(labels_of(stream.configuration))),
-        ),
-        Detail(table=CUTS, row=_row_of_key, load=_load_rows, take_unwritten=_take_unwritten),
-    ),
-    restore_state=_restore_state,
-    archive=StreamArchive,
-    records=records.RECORDS,
-    transitions=exclusive_writers.TRANSITIONS,
-    scopes={"streams": attrgetter("segment_ids"), "open_streams": attrgetter("open_ids")},
+    Detail(table=CUTS, row=_row_of_key, load=_load_rows, take_unwritten=_take_unwritten),
 )
+
+
+def restore_state(state: ContainerState, archive: StreamArchive) -> None:
+    """Keep the bounds of event times of all streams in memory, so that an append is checked without its stream."""
+    state.event_times = archive.event_times()

@@ -6,16 +6,26 @@ from typing import Any, Final
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.checkpoint.reader import KindArchive
-from millrace.server.container.kind import Detail, Kind
+from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
-from . import records
+TABLE: Final = Table(
+    "transactions",
+    number=15,
+    key=["number"],
+    integers=["number", "state", "begun_us", "lease_ms", "decided_us", "decided_uptime_us"],
+    # The lists as JSON, key ranges in hexadecimal digits; `null` where there is no producer.
+    texts=["name", "streams", "cuts", "branches", "producer"],
+    blobs=["digest"],
+    indexes=[["name"], ["decided_uptime_us", "number"]],
+)
 
 
-def _transaction_row(transaction: Transaction) -> Row:
+def row_of(transaction: Transaction) -> Row:
+    """Return the row of a transaction."""
     streams = [
         (stream.stream_id, stream.epoch, [(number, *range_texts(low, last)) for number, low, last in stream.ranges])
         for stream in transaction.streams
@@ -36,9 +46,8 @@ def _transaction_row(transaction: Transaction) -> Row:
     )
 
 
-def _load_transaction(
-    *, state: int, streams: str, cuts: str, branches: str, producer: str, **columns: Any
-) -> Transaction:
+def load(*, state: int, streams: str, cuts: str, branches: str, producer: str, **columns: Any) -> Transaction:
+    """Return a transaction from the columns of its row."""
     transaction = Transaction(state=TransactionState(state), **columns)
     as_whom = json.loads(producer)
     transaction.producer = None if as_whom is None else Producer(*as_whom)
@@ -110,30 +119,13 @@ class TransactionArchive(KindArchive[Transaction]):
         )
 
 
-def _restore_state(state: ContainerState, archive: TransactionArchive) -> None:
+DETAILS: Final[tuple[Detail[Transaction], ...]] = (Detail(table=PARTS, row=_row_of_part, load=_load_parts),)
+
+
+def restore_state(state: ContainerState, archive: TransactionArchive) -> None:
+    """Keep all open transactions in memory."""
     for number in archive.open():
         # Pinned first: where there is no room for idle entities, what is only loaded is evicted at once, and the next
         # request would load another object for the same transaction.
         with state.transactions.pin([number]):
             state.open_transactions.add(state.transactions[number])
-
-
-TRANSACTIONS: Final[Kind[Transaction]] = Kind(
-    table=Table(
-        "transactions",
-        number=15,
-        key=["number"],
-        integers=["number", "state", "begun_us", "lease_ms", "decided_us", "decided_uptime_us"],
-        # The lists as JSON, key ranges in hexadecimal digits; `null` where there is no producer.
-        texts=["name", "streams", "cuts", "branches", "producer"],
-        blobs=["digest"],
-        indexes=[["name"], ["decided_uptime_us", "number"]],
-    ),
-    name_column="name",
-    row=_transaction_row,
-    load=_load_transaction,
-    details=(Detail(table=PARTS, row=_row_of_part, load=_load_parts),),
-    restore_state=_restore_state,
-    archive=TransactionArchive,
-    records=records.RECORDS,
-)

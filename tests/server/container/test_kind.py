@@ -1,4 +1,7 @@
-"""A kind that is declared once is pinned, logged, checked, stored, recovered, verified and refused when damaged."""
+"""A kind that is declared once is pinned, logged, checked, stored, recovered, verified and refused when damaged.
+
+Its requests are answered, its loop runs, and its figures are metrics.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -8,6 +11,8 @@ from typing import Any
 import pytest
 
 from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.console.metric_table import with_kinds
+from millrace.server.console.metrics import StatisticsCollector
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.environment import ContainerEnvironment
 from millrace.server.container.kind import Kinds
@@ -16,7 +21,11 @@ from millrace.server.container.running import OpenContainer
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.quarantine import EntityDamage
 from millrace.server.errors import CheckpointDamagedError, ContentLostError, DecisionMisfitError
+from millrace.server.host.metrics import Metrics
+from millrace.server.host.supervisor import Supervisor
+from millrace.server.hosting.services import ContainerServices
 from millrace.server.kinds.registry import KINDS
+from millrace.server.options import ServerOptions
 from millrace.server.ownership import FolderOwnership
 from millrace.wire import messages as m
 from tests.support.clock import ManualClock
@@ -25,6 +34,7 @@ from tests.support.memory_log import LogMedium, MemoryLog
 from tests.support.notes import NoteArchive, NoteKind, declared_notes
 from tests.support.servers import QUIET
 from tests.support.storage import FaultyStorage
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -92,6 +102,32 @@ async def test_a_kind_of_ones_own_is_stored_and_recovered(notes: NoteKind) -> No
     assert longer == [(await ask(opened, notes, notes.GetNote(name))).number for name in ("n1", "n4")]
     opened.checkpoints.verify()
     await opened.close(log_s=5.0, flush_s=0.0)
+
+
+async def test_the_service_of_a_kind_answers_requests_and_runs(notes: NoteKind) -> None:
+    home, failures = Home(notes), list[BaseException]()
+    opened = await home.opened()
+    services = ContainerServices(opened, ServerOptions())
+    supervisor = Supervisor(metrics=Metrics(), on_failure=lambda name, error: failures.append(error))
+    services.start(supervisor)
+    for name, text in ("kept", "text"), ("empty", ""):
+        await services.handlers.handle(notes.WriteNote(name, text))
+    assert metrics_of(services, home.kinds) == {"millrace_notes_notes": 2, "millrace_notes_swept_total": 0}
+    home.clock.move(1.0)
+    await until(lambda: metrics_of(services, home.kinds)["millrace_notes_swept_total"])
+    assert metrics_of(services, home.kinds) == {"millrace_notes_notes": 1, "millrace_notes_swept_total": 1}
+    found = [await services.handlers.handle(notes.GetNote(name)) for name in ("empty", "kept")]
+    assert found == [notes.NoteInfo(0, ""), notes.NoteInfo(1, "text")]
+    await supervisor.stop()
+    await opened.close(log_s=5.0, flush_s=0.0)
+    assert failures == []
+
+
+def metrics_of(services: ContainerServices, kinds: Kinds) -> dict[str, float]:
+    """Return the metrics of notes."""
+    collector = StatisticsCollector(services.statistics, lambda: "", figures=with_kinds(kinds))
+    samples = (sample for metric in collector.collect() for sample in metric.samples)
+    return {sample.name: sample.value for sample in samples if sample.name.startswith("millrace_notes_")}
 
 
 async def test_a_record_that_does_not_fit_is_not_logged(notes: NoteKind) -> None:

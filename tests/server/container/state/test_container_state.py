@@ -9,7 +9,7 @@ from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.container.state.segment import DamagedRange, Segment
-from millrace.server.kinds.streams.tables import STREAMS
+from millrace.server.kinds.streams import STREAMS
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 from tests.server.container.extents import extent

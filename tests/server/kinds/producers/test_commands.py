@@ -8,6 +8,7 @@ import pytest_asyncio
 from millrace.model.producer import FENCED_RUNS_COUNT_MAX, Producer
 from millrace.model.transaction import TransactionState
 from millrace.server.host.room import RESERVE_BYTES_MIN
+from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -312,7 +313,7 @@ async def test_it_is_known_after_a_restart(scenario: Scenario, *, is_published: 
         for number in range(30):
             await (await begun(peer, Producer(f"other-{number}", H, R, S))).commit()
         before = await info_of(peer)
-        assert run.services.transactions.statistics.producers == 31
+        assert run.services.get(TransactionExpiryLoop).statistics.producers == 31
         if is_published:
             await run.published()
     for _ in range(2):

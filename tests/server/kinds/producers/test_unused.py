@@ -8,6 +8,8 @@ import pytest_asyncio
 
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionState
+from millrace.server.kinds.producers.unused import UnusedProducers
+from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -57,18 +59,18 @@ async def content(peer: Peer) -> bytes:
 async def test_a_producer_that_committed_nothing_is_forgotten_with_its_last_transaction(run: Run, peer: Peer) -> None:
     first, second = [await written(peer, Producer(W, H, R, S), b"lost") for _ in range(2)]
     for transaction in (first, second):
-        await run.services.unused_producers.forget()
+        await run.services.get(UnusedProducers).forget()
         assert await is_known(peer)
         await transaction.abort()
-    await run.services.unused_producers.forget()
+    await run.services.get(UnusedProducers).forget()
     assert not await is_known(peer)
-    assert run.services.transactions.statistics.producers == 0
+    assert run.services.get(TransactionExpiryLoop).statistics.producers == 0
 
     # Whoever comes back begins anew, also as another holder, and commits each sequence once.
     await (await written(peer, Producer(W, "other", "o1", S), b"once")).commit()
     assert await code_of(begun(peer, Producer(W, "other", "o2", S))) is ErrorCode.PRODUCER_COMMITTED
     assert await code_of(begun(peer, Producer(W, H, R, S))) is ErrorCode.PRODUCER_HELD
-    await run.services.unused_producers.forget()
+    await run.services.get(UnusedProducers).forget()
     assert await is_known(peer)
     assert await content(peer) == b"once"
 
@@ -78,7 +80,7 @@ async def test_a_producer_whose_transaction_never_began_is_forgotten(run: Run, p
     request = begin_request(number, "a/nothing", producer=Producer(W, H, R, S))
     assert await code_of(peer.ask(request, m.TransactionReply)) is ErrorCode.STREAM_NOT_FOUND
     assert await is_known(peer)
-    await run.services.unused_producers.forget()
+    await run.services.get(UnusedProducers).forget()
     assert not await is_known(peer)
 
 
@@ -87,7 +89,7 @@ async def test_a_producer_that_replaced_a_run_stays(run: Run, peer: Peer) -> Non
     await (await written(peer, Producer(W, H, "r1", S), b"one")).commit()
     await peer.ask(m.ResetProducer(producer_id=W, expected_holder=H, holder=""), m.Done)
     await (await begun(peer, Producer(W, "other", "o1", 0))).abort()
-    await run.services.unused_producers.forget()
+    await run.services.get(UnusedProducers).forget()
     assert await code_of(begun(peer, Producer(W, H, "r1", S))) is ErrorCode.PRODUCER_FENCED
 
 
@@ -99,7 +101,7 @@ async def test_what_begins_while_its_producer_is_forgotten_begins_a_new_one(
     before = run.state.producers.find(W)
     assert before is not None
     scenario.log.is_stalled = True
-    forgetting = asyncio.create_task(run.services.unused_producers.forget())
+    forgetting = asyncio.create_task(run.services.get(UnusedProducers).forget())
     await until(run.container.in_flight.records)
     request = begin_request(number, "a/b", producer=Producer(W, H, R, S))
     beginning = asyncio.create_task(peer.ask(request, m.TransactionReply))
@@ -118,7 +120,7 @@ async def test_addresses_get_back_their_share_of_the_bound(scenario: Scenario) -
         await create_stream(peer, "a/b", 1)
         for number in range(20):
             await (await begun(peer, Producer(f"w{number}", H, R, S))).abort()
-            await run.services.unused_producers.forget()
+            await run.services.get(UnusedProducers).forget()
         for number in range(2):
             await begun(peer, Producer(f"open-{number}", H, R, S))
         with pytest.raises(RefusedError, match="millrace txn delete-producer"):
@@ -145,11 +147,11 @@ async def test_a_start_forgets_what_the_server_before_did_not(scenario: Scenario
         if is_published:
             await run.published()
     async with scenario.running() as run, run.peer() as peer:
-        await run.services.unused_producers.forget()
+        await run.services.get(UnusedProducers).forget()
         assert [await is_known(peer, each) for each in ("unused", W, "open")] == [False, True, True]
         left.peer = peer
         await left.abort()
-        await run.services.unused_producers.forget()
+        await run.services.get(UnusedProducers).forget()
     async with scenario.running() as run, run.peer() as peer:
         assert [await is_known(peer, each) for each in ("unused", W, "open")] == [False, True, False]
 

@@ -7,8 +7,9 @@ import pytest
 
 from millrace.server.container.checkpoint.reader import CheckpointReader
 from millrace.server.container.flush.flusher import Flusher
+from millrace.server.kinds.streams import STREAMS
 from millrace.server.kinds.streams.catalog import Catalog
-from millrace.server.kinds.streams.tables import STREAMS, StreamArchive
+from millrace.server.kinds.streams.tables import StreamArchive
 from tests.server.streams.containers import streams_in
 from tests.support.clock import ManualClock
 from tests.support.storage import MemoryStorage

@@ -10,7 +10,8 @@ from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.stream import EPOCH_ROW, PART_ROW, Stream
 from millrace.server.container.table import json_text, range_texts
-from millrace.server.kinds.streams.tables import CUTS, STREAMS, StreamArchive
+from millrace.server.kinds.streams import STREAMS
+from millrace.server.kinds.streams.tables import CUTS, StreamArchive
 from millrace.wire import messages as m
 from tests.server.container.checkpoint.stores import empty_state, save
 from tests.server.container.histories import apply, history

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from millrace.model.block_packing import pack_block
+from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.wire import messages as m
 from millrace.wire.framing import encode
@@ -73,7 +74,7 @@ async def test_memory_checkpoint_and_reading_stay_flat(scenario: Scenario) -> No
             await commit_many(peer, segment_id, 1000)
             while state.merged or state.unflushed or state.segments[segment_id].tail:
                 await run.published()
-            await run.services.transactions.forget()
+            await run.services.get(TransactionExpiryLoop).forget()
             await run.published()
             assert rows_of("links")["links"] == 0
             assert rows_of("transactions")["transactions"] <= OUTCOMES_COUNT_MAX

@@ -10,6 +10,7 @@ from millrace.model.key_range import key_place
 from millrace.model.policy import ScalingKind
 from millrace.model.transaction import TransactionState
 from millrace.server.host.room import RESERVE_BYTES_MIN
+from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.server.streams import StreamsOptions
 from millrace.server.streams.load import StreamLoads
@@ -169,6 +170,6 @@ async def test_an_abandoned_transaction_leaves_nothing(scenario: Scenario) -> No
             assert (await outcome_of(peer, number=transaction.number)).state == TransactionState.EXPIRED
             assert await code_of(transaction.commit()) is ErrorCode.TRANSACTION_ABORTED
         assert len(state.writers) == writer_count + 3  # those of the test, which are not of the transactions
-        statistics = run.services.transactions.statistics
+        statistics = run.services.get(TransactionExpiryLoop).statistics
         assert (statistics.open, statistics.expired_total, statistics.oldest_age_s) == (0, 3, 0.0)
         assert isinstance((await peer.settled(await peer.append(transactions[0].routed_ids[0], b"x")))[0], Stored)

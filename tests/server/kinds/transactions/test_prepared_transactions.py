@@ -3,6 +3,7 @@
 import pytest
 
 from millrace.model.transaction import TransactionState
+from millrace.server.kinds.transactions.expiry import TransactionExpiryLoop
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, RefusedError, code_of
@@ -57,7 +58,7 @@ async def test_those_that_wait_are_counted_and_the_age_of_the_oldest(scenario: S
     """Behaviour 30: also over a restart; how many ended in each way is counted since the start."""
 
     def counted(run: Run) -> tuple[int, ...]:
-        found = run.services.transactions.statistics
+        found = run.services.get(TransactionExpiryLoop).statistics
         return found.open, found.prepared, found.committed_total, found.aborted_total, found.expired_total
 
     async with scenario.running(in_background=True) as run, run.peer() as peer:
@@ -65,7 +66,7 @@ async def test_those_that_wait_are_counted_and_the_age_of_the_oldest(scenario: S
         prepared = await PeerTransaction.begin(peer, "a/b", name="order-7", lease_ms=1000)
         await prepared.write(b"event")
         await prepared.prepare()
-        assert (counted(run), run.services.transactions.statistics.oldest_age_s) == ((1, 1, 0, 0, 0), 0.0)
+        assert (counted(run), run.services.get(TransactionExpiryLoop).statistics.oldest_age_s) == ((1, 1, 0, 0, 0), 0.0)
         await PeerTransaction.begin(peer, "a/b", lease_ms=1000)
         for _ in range(5):
             await scenario.clock.advance(1.0)
@@ -74,11 +75,14 @@ async def test_those_that_wait_are_counted_and_the_age_of_the_oldest(scenario: S
         await committed.commit()
         await aborted.abort()
         assert counted(run) == (2, 1, 1, 1, 1)
-        assert run.services.transactions.statistics.oldest_age_s == 5.0
-        assert run.services.transactions.statistics.open_parts == 1
+        assert run.services.get(TransactionExpiryLoop).statistics.oldest_age_s == 5.0
+        assert run.services.get(TransactionExpiryLoop).statistics.open_parts == 1
     scenario.clock.move(60.0)
     async with scenario.running(in_background=True) as run:
-        assert (counted(run), run.services.transactions.statistics.oldest_age_s) == ((2, 1, 0, 0, 0), 65.0)
+        assert (counted(run), run.services.get(TransactionExpiryLoop).statistics.oldest_age_s) == (
+            (2, 1, 0, 0, 0),
+            65.0,
+        )
 
 
 async def test_a_stream_is_not_sealed_while_a_transaction_is_prepared(peer: Peer) -> None:
