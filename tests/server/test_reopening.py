@@ -12,10 +12,11 @@ import pytest
 from millrace.model.address import Address
 from millrace.server.app import Server
 from millrace.server.hosting.life import RECOVERING
+from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.crash.processes import ServerProcess
 from tests.support.clock import ManualClock
-from tests.support.files import SteppedFileSystem
+from tests.support.files import MemoryFileSystem, SteppedFileSystem
 from tests.support.folders import tmp_path
 from tests.support.protocol import Peer, Stored, code_of
 from tests.support.servers import QUIET, server_options
@@ -236,3 +237,26 @@ async def _stored(server: ServerProcess, segment_id: int, payload: bytes) -> byt
                 (outcome,) = await peer.settled(await peer.append(segment_id, payload))
                 if isinstance(outcome, Stored):
                     return await peer.read_all(segment_id)
+
+
+async def test_a_failed_sync_is_of_unknown_outcome_and_recovered_from(tmp_path: Path) -> None:
+    """Behaviour 43: waiting appends end as unknown, no ack ever comes for them, the container recovers by itself."""
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    async with Server(server_options(tmp_path), files=files) as server:
+        async with await Peer.connect(server.address) as peer:
+            segment_id = await peer.create_segment("raw/a")
+            await peer.store(segment_id, b"acknowledged")
+            files.fail_syncs()
+            ids = await peer.append(segment_id, b"unknown")
+            assert await peer.settled(ids) == [ErrorCode.OUTCOME_UNKNOWN]
+            assert not any(isinstance(message, m.AppendAck) for message in await peer.ended())
+        await until(lambda: not server.health())
+        async with await Peer.connect(server.address) as peer:
+            content = await peer.read_all(segment_id)
+            assert content in (b"acknowledged", b"acknowledgedunknown")
+            await peer.store(segment_id, b"!")
+            assert await peer.read_all(segment_id) == content + b"!"
+    files.crash(1)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        assert await peer.read_all(segment_id) == content + b"!"

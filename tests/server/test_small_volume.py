@@ -1,5 +1,6 @@
 """Servers on a volume that their data fills: what does not fit, and how they continue after a truncation."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB, MIB
 from tests.support.files import MemoryFileSystem
-from tests.support.protocol import Peer
+from tests.support.internal import Appender
+from tests.support.protocol import Peer, Stored
 from tests.support.servers import BUSY, SMALL_WAL, server_options
 from tests.support.small_disk import small_disk
-from tests.support.waiting import settled, until
+from tests.support.waiting import PATIENCE_S, settled, until
+from tests.support.wal import append_run
 
 NEEDED_BYTES: Final = needed_bytes(SMALL_WAL, reserve_bytes=RESERVE_BYTES_MIN, has_tier2=True)
 EVENT_BYTES: Final = 48 * KIB
@@ -175,3 +178,36 @@ def test_a_process_on_a_volume_of_96_mib_takes_writes_again_after_truncation(tmp
                         writer.write(b"after").result()
         finally:
             server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path: Path) -> None:
+    """Behaviour 44: NoSpace before any ack; reads, truncates and deletes work; it recovers when space returns."""
+    files = MemoryFileSystem()
+    (tmp_path / "containers" / "0000").mkdir(parents=True)
+    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+        segment_id = await peer.create_segment("raw/a")
+        doomed = await peer.create_segment("raw/doomed")
+        files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
+        content = b""
+        for number in range(200):
+            piece = bytes([number]) * (8 * KIB)
+            (outcome,) = await peer.settled(await peer.append(segment_id, piece))
+            if outcome is ErrorCode.NO_SPACE:
+                break
+            assert isinstance(outcome, Stored)
+            content += piece
+        else:
+            pytest.fail("the disk never filled")
+        assert await peer.read_all(segment_id) == content
+        await peer.ask(m.TruncateSegment(segment_id, 8 * KIB), m.SegmentInfo)
+        await peer.ask(m.DeleteSegment(doomed), m.Done)
+        await until(lambda: "no room" in server.health())
+        with pytest.raises(NoSpaceError, match=r"no room for a.* log file.*; reads, truncates and deletes work"):
+            server.opened.container.append(append_run(segment_id, 0, b"x"), Appender())
+        files.capacity_bytes = 64 << 20
+        async with asyncio.timeout(PATIENCE_S):
+            while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):
+                pass
+        assert await peer.read_all(segment_id, start=8 * KIB) == content[8 * KIB :] + b"again"

@@ -29,13 +29,14 @@ from millrace.server.container.state.container_state import ContainerState
 from millrace.server.errors import DecisionLostError, LogFailedError, PipelineBrokenError, ServerError
 from millrace.server.front.handlers import Handlers
 from millrace.server.front.replies import error_reply
+from millrace.server.host.files import FileSystem
 from millrace.server.host.metrics import Metrics
 from millrace.server.host.supervisor import Supervisor
 from millrace.server.hosting.services import ContainerServices
 from millrace.server.kinds.registry import KINDS
 from millrace.server.options import ServerOptions
 from millrace.server.ownership import FolderOwnership
-from millrace.server.tier2 import ScopedStorage
+from millrace.server.tier2 import ChunkStorage, ScopedStorage
 from millrace.server.wal import Log, LogOwner, Wal, WalOptions
 from millrace.wire import messages as m
 from millrace.wire.append_pipeline import AppendPipeline
@@ -51,7 +52,8 @@ from tests.support.servers import QUIET
 from tests.support.storage import FaultyStorage
 
 SERVER_ID: Final = uuid.UUID(int=7)
-CHECKPOINT: Final = Path("/data/checkpoint.db")
+FOLDER: Final = Path("/data")
+CHECKPOINT: Final = FOLDER / "checkpoint.db"
 SESSION_ID: Final = bytes(range(16))
 FRAME_TYPE_OFFSET: Final = 8
 
@@ -225,6 +227,8 @@ class Scenario:
 
     Attributes:
         wal: options of a log in the files, which fails as they do; None for one that fails when a test says so.
+        store: what the container uses in place of `storage`, such as a store that measures it.
+        disk: a real file system with faults of databases, in place of `files`; then `folder` is a real one.
     """
 
     number: int = 0
@@ -234,14 +238,29 @@ class Scenario:
     log: LogMedium = field(default_factory=LogMedium)
     clock: ManualClock = field(default_factory=ManualClock)
     failures: list[ServerError] = field(default_factory=list)
+    store: ChunkStorage | None = None
+    disk: FileSystem | None = None
+    folder: Path = FOLDER
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file of the checkpoint."""
+        return self.folder / "checkpoint.db"
 
     async def environment(
         self, cache: PageCache, *, number: int | None = None, container: ContainerOptions = QUIET
     ) -> ContainerEnvironment:
         """Return what the container needs to start."""
-        self.files.make_directories(CHECKPOINT.parent)
-        checkpoints = CheckpointStore(self.files, CHECKPOINT, KINDS)
-        storage = ScopedStorage(self.storage, scope_of(self.number))
+        files = self.disk or self.files
+        files.make_directories(self.folder)
+        checkpoints = CheckpointStore(
+            files,
+            self.checkpoint,
+            KINDS,
+            owner=LogOwner(self.number, SERVER_ID),
+            verified_at_once_count_max=container.verified_at_once_count_max,
+        )
+        storage = ScopedStorage(self.store or self.storage, scope_of(self.number))
         return ContainerEnvironment(
             container=self.number if number is None else number,
             server_id=SERVER_ID,
@@ -258,12 +277,13 @@ class Scenario:
 
     @asynccontextmanager
     async def running(
-        self, *, container: ContainerOptions = QUIET, in_background: bool = False, **parts: Any
+        self, *, container: ContainerOptions = QUIET, in_background: bool = False, flush_s: float = 0.0, **parts: Any
     ) -> AsyncIterator[Run]:
         """Open the container, and close it without a flush, as a kill would leave it.
 
         Args:
             in_background: whether what a server does by itself is done: flush, scale, expire.
+            flush_s: how long the end may take to flush and to save a checkpoint, as an orderly stop does.
             parts: options of the server's parts.
         """
         cache = PageCache(CacheOptions())
@@ -276,14 +296,16 @@ class Scenario:
             yield Run(services)
         finally:
             await supervisor.stop()
-            await opened.close(log_s=5.0, flush_s=0.0)
+            await opened.close(log_s=5.0, flush_s=flush_s)
             await cache.close()
 
     def _make_log(self) -> Log:
         if self.wal is None:
             return MemoryLog(self.log, clock=self.clock)
         owner = LogOwner(container_id=self.number, server_id=SERVER_ID)
-        return Wal(self.files, CHECKPOINT.parent / "wal", self.wal, clock=self.clock, owner=owner, metrics=Metrics())
+        return Wal(
+            self.disk or self.files, self.folder / "wal", self.wal, clock=self.clock, owner=owner, metrics=Metrics()
+        )
 
     def copy(self) -> "Scenario":
         """Return what another process finds after a kill."""

@@ -76,6 +76,11 @@ class MemoryStorage:
         self._chunks.clear()
         self.size_bytes = 0
 
+    def take_over(self, other: "MemoryStorage") -> None:
+        """Replace the content by that of another storage."""
+        self._chunks = other._chunks.copy()
+        self.size_bytes = other.size_bytes
+
 
 class FaultyStorage(MemoryStorage):
     """A `ChunkStorage` in memory with faults; its content outlives the server that used it."""
@@ -107,14 +112,18 @@ class FaultyStorage(MemoryStorage):
     def copy(self) -> "FaultyStorage":
         """Return what another process finds."""
         other = FaultyStorage(capacity_bytes=self.capacity_bytes)
-        other._chunks = self._chunks.copy()
-        other.size_bytes = self.size_bytes
+        other.take_over(self)
         return other
 
     def replace(self, name: str, data: bytes) -> None:
         """Damage a chunk."""
         assert name in self._chunks
         self._chunks[name] = data
+
+    def content(self, name: str) -> bytes:
+        """Return the bytes of a chunk or of a copy."""
+        data: bytes = self._chunks[name]
+        return data
 
     def names(self, prefix: str = "segments/") -> list[str]:
         """Return the names of the chunks there are, of all containers; the prefix is one within their scopes."""

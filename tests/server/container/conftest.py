@@ -1,5 +1,6 @@
-"""Servers are started on folders in memory; `server`, `peer` and `other` are what most tests need."""
+"""A container in memory: `run`, `peer` and `other` are what most tests need."""
 
-from tests.support.served import _containers_are_settled, other, peer, server, tmp_path
+from tests.support.folders import tmp_path
+from tests.support.scenario_fixtures import _containers_are_settled, other, peer, run, scenario
 
-__all__ = ["_containers_are_settled", "other", "peer", "server", "tmp_path"]
+__all__ = ["_containers_are_settled", "other", "peer", "run", "scenario", "tmp_path"]

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from millrace.model.key_range import KEY_SPACE
-from millrace.server.app import Server
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
-from tests.support.files import MemoryFileSystem
+from tests.support.memory_log import LogMedium
 from tests.support.protocol import Peer, RefusedError, Stored, set_attribute
+from tests.support.scenario import Run
 from tests.support.transactions import begin_request, reserve
 from tests.support.waiting import until
 
@@ -18,21 +18,21 @@ HALVES = [m.KeyRangeRecord(0, 9), m.KeyRangeRecord(10, KEY_SPACE - 1)]
 
 @dataclass
 class Scene:
-    """A server on a disk that can stall, and two clients of it: what one has in flight, the other one is refused for.
+    """A container whose log can stall, and two clients of it: what one has in flight, the other one is refused for.
 
     Attributes:
         ids: what `prepare` made, by name.
     """
 
-    server: Server
-    files: MemoryFileSystem
+    run: Run
+    log: LogMedium
     first: Peer
     second: Peer
     ids: dict[str, int] = field(default_factory=dict)
 
     @property
     def in_flight(self) -> int:
-        return len(self.server.opened.container.in_flight)
+        return len(self.run.container.in_flight)
 
     async def prepare(self) -> None:
         """Make one of everything."""
@@ -57,8 +57,8 @@ class Scene:
         await peer.ask(m.SaveCuts("raw/s", [m.NamedCut(1, "cut", [m.SavedPosition(self.ids["s"], 0, 0)])]), m.Done)
 
     async def stall(self, start: "Case | None" = None) -> None:
-        """Let the disk of the log stand still; with a case, when the log was given what it puts in flight."""
-        self.files.stall(folder="wal")
+        """Stall the log; with a case, when the log was given what it puts in flight."""
+        self.log.is_stalled = True
         if start is not None:
             await start.begin(self)
             await until(lambda: self.in_flight)
@@ -105,7 +105,7 @@ def asked(request: Callable[[Scene], m.Message], kind: type[m.Message]) -> Calla
 
 
 async def expire(scene: Scene) -> None:
-    expired = WriterCommands(scene.server.opened.container).expire(marked=[scene.ids["writer"]], forgotten=[])
+    expired = WriterCommands(scene.run.container).expire(marked=[scene.ids["writer"]], forgotten=[])
     expired.add_done_callback(lambda done: done.exception())
 
 

@@ -1,18 +1,16 @@
-"""Writers: numbers, duplicates, gaps, epochs; over a real server and its restarts."""
+"""Writers: numbers, duplicates, gaps, epochs; also over restarts of the container."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode
 from tests.support.protocol import Peer, Stored, append_frame
-from tests.support.servers import BUSY, QUIET, server_options
-from tests.support.waiting import settled
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import BUSY, QUIET
 
 
 async def opened(peer: Peer, segment_id: int, writer_id: str = "w") -> dict[str, Any]:
@@ -41,12 +39,12 @@ async def test_a_writer_learns_how_far_it_has_come(peer: Peer) -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_resending_after_a_dropped_connection_stores_each_event_once(server: Server, peer: Peer) -> None:
+async def test_resending_after_a_dropped_connection_stores_each_event_once(run: Run, peer: Peer) -> None:
     """Behaviour 2: the connection drops before the acks; the open answers k; resending from there gives exactly N."""
     segment_id = await peer.create_segment("raw/a")
     events = [b"%03d" % number for number in range(1, 101)]
     for attempt in range(20):
-        async with await Peer.connect(server.address) as dropped:
+        async with run.peer() as dropped:
             writer = await dropped.open_writer("w", segment_id)
             known = writer.states[0].last_event_number
             fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
@@ -161,10 +159,10 @@ async def test_the_older_epoch_is_fenced(peer: Peer, other: Peer) -> None:
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_of_many_that_open_one_writer_at_once_each_has_an_epoch_of_its_own(tmp_path: Path) -> None:
+async def test_of_many_that_open_one_writer_at_once_each_has_an_epoch_of_its_own(scenario: Scenario) -> None:
     """Behaviour 4: the last one opened is the only one that may write."""
-    async with Server(server_options(tmp_path)) as server:
-        peers = [await Peer.connect(server.address) for _ in range(10)]
+    async with scenario.running() as run:
+        peers = [run.peer() for _ in range(10)]
         segment_id = await peers[0].create_segment("raw/a")
         writers = await asyncio.gather(*(peer.open_writer("w", segment_id) for peer in peers))
         epochs = [writer.writer_epoch for writer in writers]
@@ -198,16 +196,15 @@ async def test_a_writer_that_was_not_opened_is_unknown(peer: Peer) -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("container", [QUIET, BUSY], ids=["log", "checkpoint"])
-async def test_writers_survive_a_restart(tmp_path: Path, container: Any) -> None:
+async def test_writers_survive_a_restart(scenario: Scenario, container: Any) -> None:
     """Behaviours 1 and 3: numbers, epochs and offsets are known to the next process."""
-    options = server_options(tmp_path, container=container)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container) as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
         fields = await opened(peer, segment_id)
         await peer.store(segment_id, b"one", b"three", b"fifteen", event_number=1, **fields)
         if container is BUSY:
-            await settled(server)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+            await run.published()
+    async with scenario.running(container=container) as run, run.peer() as peer:
         outcomes = await peer.settled(await peer.append(segment_id, b"fifteen", event_number=3, **fields))
         assert outcomes == [Stored(8, duplicate=True)]
         await peer.store(segment_id, b"4", event_number=4, **fields)
@@ -218,12 +215,9 @@ async def test_writers_survive_a_restart(tmp_path: Path, container: Any) -> None
 
 @pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in tier 2"])
 @pytest.mark.asyncio
-async def test_sequenced_appends_are_stored_like_others(tmp_path: Path, options: Any) -> None:
+async def test_sequenced_appends_are_stored_like_others(scenario: Scenario, options: Any) -> None:
     """Their longer headers are no part of the segment, also when they are read back from the log or from tier 2."""
-    async with (
-        Server(server_options(tmp_path, container=options)) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+    async with scenario.running(container=options) as run, run.peer() as peer:
         stream = await peer.ask(m.CreateStream("raw/a", 1, ""), m.StreamInfo)
         segment_id = stream.segments[0].segment_id
         writer = await peer.ask(m.OpenWriter("w", [segment_id], 0, stream.stream_id), m.WriterOpened)
@@ -237,9 +231,8 @@ async def test_sequenced_appends_are_stored_like_others(tmp_path: Path, options:
         assert await peer.settled(again) == [Stored(-1, duplicate=True)]
         expected = b"event-1 event-2 event-3 event-4 event-5 plain two"
         assert await peer.read_all(segment_id) == expected
-    async with (
-        Server(server_options(tmp_path, container=options)) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+        if options is BUSY:
+            await run.published()
+    async with scenario.running(container=options) as run, run.peer() as peer:
         assert await peer.read_all(segment_id) == expected
         assert (await peer.open_writer("w", segment_id)).states == [m.WriterState(segment_id, 5)]

@@ -1,25 +1,17 @@
-"""What a container promises about appends and reads, over a real server and its restarts."""
+"""What a container promises about appends and reads, also over its restarts."""
 
 import asyncio
 import hashlib
-import shutil
-from pathlib import Path
 
 import pytest
 
-from millrace.server.app import Server
 from millrace.server.container.state.sparse_index import SparseIndex
-from millrace.server.errors import NoSpaceError
-from millrace.server.host.room import RESERVE_BYTES_MIN
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import EVENT_COUNT_MAX, KIB
-from tests.support.files import MemoryFileSystem
-from tests.support.internal import Appender
 from tests.support.protocol import Peer, Stored, code_of
-from tests.support.servers import BUSY, server_options
-from tests.support.waiting import PATIENCE_S, until
-from tests.support.wal import append_run
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import BUSY
 
 
 @pytest.mark.both_loops
@@ -50,21 +42,17 @@ async def test_two_connections_interleave_and_keep_each_its_order(peer: Peer, ot
 
 
 @pytest.mark.asyncio
-async def test_an_ack_comes_after_the_sync_only(tmp_path: Path) -> None:
+async def test_an_ack_comes_after_the_sync_only(peer: Peer, scenario: Scenario) -> None:
     """Behaviour 5: an ack is sent only for synced bytes. Nothing is readable before it is durable."""
-    files = MemoryFileSystem()
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        files.stall(folder="wal")
-        ids = await peer.append(segment_id, b"hello")
-        await asyncio.to_thread(files.stalled.wait)
-        assert (await peer.info(segment_id)).length == 0
-        assert await code_of(peer.read(segment_id, 1)) is ErrorCode.OFFSET_BEYOND_END
-        assert ids[0] not in peer.outcomes
-        files.resume()
-        assert await peer.settled(ids) == [Stored(0, duplicate=False)]
-        assert bytes((await peer.read(segment_id, 0)).payload) == b"hello"
+    segment_id = await peer.create_segment("raw/a")
+    scenario.log.is_stalled = True
+    ids = await peer.append(segment_id, b"hello")
+    assert (await peer.info(segment_id)).length == 0
+    assert await code_of(peer.read(segment_id, 1)) is ErrorCode.OFFSET_BEYOND_END
+    assert ids[0] not in peer.outcomes
+    scenario.log.resume()
+    assert await peer.settled(ids) == [Stored(0, duplicate=False)]
+    assert bytes((await peer.read(segment_id, 0)).payload) == b"hello"
 
 
 @pytest.mark.asyncio
@@ -101,14 +89,12 @@ async def test_what_was_admitted_before_the_seal_is_stored_and_nothing_after(pee
 
 
 @pytest.mark.asyncio
-async def test_the_events_of_a_segment_are_counted_up_to_what_a_checkpoint_can_store(
-    server: Server, peer: Peer
-) -> None:
+async def test_the_events_of_a_segment_are_counted_up_to_what_a_checkpoint_can_store(run: Run, peer: Peer) -> None:
     """A sum above that is refused before it is one: of appends, of what is in flight, of a merge."""
     segment_id, source_id = [await peer.create_segment(name) for name in ("raw/a", "raw/b")]
     for each in (segment_id, source_id):
         await peer.store(each, b"x")
-    segment = server.opened.container.segment(segment_id)
+    segment = run.container.segment(segment_id)
     segment.event_count = EVENT_COUNT_MAX - 5
     segment.admit_as_durable()
 
@@ -125,7 +111,7 @@ async def test_the_events_of_a_segment_are_counted_up_to_what_a_checkpoint_can_s
     merge = m.MergeSegment(target_id=segment_id, source_id=source_id)
     assert await code_of(peer.ask(merge, m.SegmentInfo)) is ErrorCode.INVALID_ARGUMENT
     assert (await peer.info(segment_id)).event_count == EVENT_COUNT_MAX
-    await server.opened.flusher.checkpoint()
+    await run.opened.flusher.checkpoint()
     assert await peer.store(segment_id, b"none", event_count=0) == [11]
 
 
@@ -144,13 +130,13 @@ async def test_conditional_appends(peer: Peer) -> None:
 @pytest.mark.slow
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_of_racing_conditional_appends_one_wins_each_offset(server: Server, peer: Peer) -> None:
+async def test_of_racing_conditional_appends_one_wins_each_offset(run: Run, peer: Peer) -> None:
     """Behaviour 12: exactly one winner per offset; wins = records stored."""
     segment_id = await peer.create_segment("raw/a")
 
     async def race(name: bytes) -> list[int]:
         won: list[int] = []
-        async with await Peer.connect(server.address) as racer:
+        async with run.peer() as racer:
             while len(won) < 10:
                 length = (await racer.info(segment_id)).length
                 (outcome,) = await racer.settled(await racer.append(segment_id, name * 8, expected_offset=length))
@@ -162,9 +148,7 @@ async def test_of_racing_conditional_appends_one_wins_each_offset(server: Server
 
     names = [bytes([65 + number]) for number in range(6)]
     wins = await asyncio.gather(*map(race, names))
-    # Not by `peer`: it has answered no PING meanwhile, and the server may have given it up.
-    async with await Peer.connect(server.address) as reader:
-        content = await reader.read_all(segment_id)
+    content = await peer.read_all(segment_id)
     assert sorted(offset for won in wins for offset in won) == list(range(0, 8 * 60, 8))
     for name, won in zip(names, wins, strict=True):
         assert all(content[offset : offset + 8] == name * 8 for offset in won)
@@ -173,78 +157,51 @@ async def test_of_racing_conditional_appends_one_wins_each_offset(server: Server
 @pytest.mark.slow
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_the_same_bytes_from_tail_log_cache_and_tier_2(tmp_path: Path) -> None:
+async def test_the_same_bytes_from_tail_log_cache_and_tier_2(scenario: Scenario) -> None:
     """Behaviour 17: the same bytes whether served from the tail, the log after a restart, the cache, or tier 2."""
-    options = server_options(tmp_path)
     payloads = [hashlib.sha256(number.to_bytes(4, "big")).digest() * (1 + number % 40) for number in range(200)]
     content = b"".join(payloads)
 
-    async def check(server: Server) -> None:
-        async with await Peer.connect(server.address) as reader:
+    async def check(run: Run) -> None:
+        async with run.peer() as reader:
             for size_max in (1000, 64 * KIB, 8 << 20):
                 assert await reader.read_all(segment_id, size_max=size_max) == content
             for start in (0, 1, 31, 4095, len(content) - 1, len(content)):
                 assert await reader.read_all(segment_id, start=start, size_max=5000) == content[start:]
 
-    async with Server(options) as server:
-        async with await Peer.connect(server.address) as peer:
+    async with scenario.running() as run:
+        async with run.peer() as peer:
             segment_id = await peer.create_segment("raw/a")
             for start in range(0, 200, 20):
                 await peer.store(segment_id, *payloads[start : start + 20])
-        await check(server)  # from the tail
-        # As a kill leaves it: nobody writes at this moment.
-        copy = tmp_path.with_name(tmp_path.name + "-killed")
-        await asyncio.to_thread(shutil.copytree, tmp_path, copy)
-    async with Server(server_options(copy)) as server:
-        assert server.opened.summary.tail_bytes > 0
-        await check(server)  # from the log
-    async with Server(options) as server:
-        assert server.opened.summary.tail_bytes == 0
-        await check(server)  # from tier 2, then from the cache
-        await check(server)
-        await server.opened.container.reads.read(server.opened.container.segment(segment_id), 0, 10)
+        await check(run)  # from the tail
+    async with scenario.running() as run:
+        assert run.opened.summary.tail_bytes > 0
+        await check(run)  # from the log
+        await run.published()
+    async with scenario.running() as run:
+        assert run.opened.summary.tail_bytes == 0
+        await check(run)  # from tier 2, then from the cache
+        await check(run)
+        await run.container.reads.read(run.container.segment(segment_id), 0, 10)
 
 
 @pytest.mark.slow
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_reads_stay_the_same_while_everything_moves_to_tier_2(tmp_path: Path) -> None:
+async def test_reads_stay_the_same_while_everything_moves_to_tier_2(scenario: Scenario) -> None:
     """Behaviour 16: never garbage, never a gap, while chunks are flushed and small ones replaced."""
-    async with Server(server_options(tmp_path, container=BUSY)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=BUSY, in_background=True) as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
         content = b""
-        async with await Peer.connect(server.address) as reader:
+        async with run.peer() as reader:
             for number in range(120):
                 piece = number.to_bytes(4, "little") * (50 + 7 * (number % 50))
                 await peer.store(segment_id, piece)
                 content += piece
+                scenario.clock.move(0.05)
                 start = (number * 7919) % len(content)
                 assert await reader.read_all(segment_id, start=start, size_max=3000) == content[start:]
-
-
-@pytest.mark.slow
-@pytest.mark.asyncio
-async def test_a_failed_sync_is_of_unknown_outcome_and_recovered_from(tmp_path: Path) -> None:
-    """Behaviour 43: waiting appends end as unknown, no ack ever comes for them, the container recovers by itself."""
-    files = MemoryFileSystem()
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    async with Server(server_options(tmp_path), files=files) as server:
-        async with await Peer.connect(server.address) as peer:
-            segment_id = await peer.create_segment("raw/a")
-            await peer.store(segment_id, b"acknowledged")
-            files.fail_syncs()
-            ids = await peer.append(segment_id, b"unknown")
-            assert await peer.settled(ids) == [ErrorCode.OUTCOME_UNKNOWN]
-            assert not any(isinstance(message, m.AppendAck) for message in await peer.ended())
-        await until(lambda: not server.health())
-        async with await Peer.connect(server.address) as peer:
-            content = await peer.read_all(segment_id)
-            assert content in (b"acknowledged", b"acknowledgedunknown")
-            await peer.store(segment_id, b"!")
-            assert await peer.read_all(segment_id) == content + b"!"
-    files.crash(1)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        assert await peer.read_all(segment_id) == content + b"!"
 
 
 class FaultyIndex(SparseIndex):
@@ -257,62 +214,22 @@ class FaultyIndex(SparseIndex):
 
 
 @pytest.mark.asyncio
-async def test_a_batch_that_cannot_be_applied_is_recovered_from_the_log(tmp_path: Path) -> None:
+async def test_a_batch_that_cannot_be_applied_is_recovered_from_the_log(scenario: Scenario) -> None:
     """What is in memory is not what the log says then: it is neither served nor stored, nor does anybody wait."""
-    files = MemoryFileSystem()
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    async with Server(server_options(tmp_path), files=files) as server:
-        async with await Peer.connect(server.address) as peer:
-            segments = [await peer.create_segment(f"raw/{name}") for name in "abc"]
-            server.opened.container.segment(segments[1]).index = FaultyIndex()
-            # While the log is busy with one batch, the next one collects.
-            files.stall(folder="wal")
-            first = await peer.append(segments[0], b"1")
-            assert await asyncio.to_thread(files.stalled.wait, 10)
-            batch = [(await peer.append(segment_id, b"x"))[0] for segment_id in segments]
-            await peer.info(segments[0])
-            files.resume()
-            assert await peer.settled(first) == [Stored(0, duplicate=False)]
-            assert await peer.settled(batch) == [ErrorCode.OUTCOME_UNKNOWN] * 3
-            await peer.ended()
-        await until(lambda: not server.health())
-        async with await Peer.connect(server.address) as peer:
-            for segment_id, content in zip(segments, (b"1x", b"x", b"x"), strict=True):
-                assert await peer.read_all(segment_id) == content
+    async with scenario.running() as run, run.peer() as peer:
+        segments = [await peer.create_segment(f"raw/{name}") for name in "abc"]
+        run.container.segment(segments[1]).index = FaultyIndex()
+        first = await peer.append(segments[0], b"1")
+        assert await peer.settled(first) == [Stored(0, duplicate=False)]
+        # One batch, in which the second append cannot be applied.
+        scenario.log.is_stalled = True
+        batch = [(await peer.append(segment_id, b"x"))[0] for segment_id in segments]
+        scenario.log.resume()
+        assert await peer.settled(batch) == [ErrorCode.OUTCOME_UNKNOWN] * 3
+        assert len(scenario.failures) == 1
+        assert run.container.has_failed
+    for content in ((b"1x", b"x", b"x"), (b"1xy", b"xy", b"xy")):
+        async with scenario.running() as run, run.peer() as peer:
+            for segment_id, expected in zip(segments, content, strict=True):
+                assert await peer.read_all(segment_id) == expected
                 await peer.store(segment_id, b"y")
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        for segment_id, content in zip(segments, (b"1xy", b"xy", b"xy"), strict=True):
-            assert await peer.read_all(segment_id) == content
-
-
-@pytest.mark.slow
-@pytest.mark.asyncio
-async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path: Path) -> None:
-    """Behaviour 44: NoSpace before any ack; reads, truncates and deletes work; it recovers when space returns."""
-    files = MemoryFileSystem()
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        segment_id = await peer.create_segment("raw/a")
-        doomed = await peer.create_segment("raw/doomed")
-        files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
-        content = b""
-        for number in range(200):
-            piece = bytes([number]) * (8 * KIB)
-            (outcome,) = await peer.settled(await peer.append(segment_id, piece))
-            if outcome is ErrorCode.NO_SPACE:
-                break
-            assert isinstance(outcome, Stored)
-            content += piece
-        else:
-            pytest.fail("the disk never filled")
-        assert await peer.read_all(segment_id) == content
-        await peer.ask(m.TruncateSegment(segment_id, 8 * KIB), m.SegmentInfo)
-        await peer.ask(m.DeleteSegment(doomed), m.Done)
-        await until(lambda: "no room" in server.health())
-        with pytest.raises(NoSpaceError, match=r"no room for a.* log file.*; reads, truncates and deletes work"):
-            server.opened.container.append(append_run(segment_id, 0, b"x"), Appender())
-        files.capacity_bytes = 64 << 20
-        async with asyncio.timeout(PATIENCE_S):
-            while not isinstance((await peer.settled(await peer.append(segment_id, b"again")))[0], Stored):
-                pass
-        assert await peer.read_all(segment_id, start=8 * KIB) == content[8 * KIB :] + b"again"

@@ -489,6 +489,8 @@ async def test_all_chunks_of_the_copy_that_counts_are_there_at_any_time(place: P
 def referred_to(place: Place, copy: CopyRecord) -> set[str]:
     """Return the chunks that a copy of the checkpoint refers to."""
     ((name, part),) = [
-        (name.removeprefix("c0000/"), part) for name, part in place.storage._chunks.items() if copy.name in name
+        (name.removeprefix("c0000/"), place.storage.content(name))
+        for name in place.storage.names("")
+        if copy.name in name
     ]
     return chunks_in(name, part)

@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from millrace.server.app import Server
 from millrace.server.container.admission import PendingAppend
 from millrace.server.container.entity_cache import Pins
 from millrace.server.container.in_flight import InFlight, PendingDecision
@@ -24,26 +22,23 @@ from millrace.wire.append_run import AppendRun
 from millrace.wire.errors import ErrorCode
 from tests.server.container.histories import run_of
 from tests.server.container.in_flight_cases import CASES, Case, Scene
-from tests.support.files import MemoryFileSystem
 from tests.support.internal import Appender
-from tests.support.protocol import Peer, Stored, code_of
-from tests.support.servers import server_options
+from tests.support.protocol import Stored, code_of
+from tests.support.scenario import Scenario
 from tests.support.waiting import until
 
 
 @pytest_asyncio.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    files = MemoryFileSystem()
+async def scene(scenario: Scenario) -> AsyncIterator[Scene]:
     async with (
-        Server(server_options(tmp_path), files=files) as server,
-        await Peer.connect(server.address) as first,
-        await Peer.connect(server.address) as second,
+        scenario.running() as run,
+        run.peer() as first,
+        run.peer() as second,
     ):
-        made = Scene(server, files, first, second)
+        made = Scene(run, scenario.log, first, second)
         await made.prepare()
         yield made
-        files.resume()
+        scenario.log.resume()
 
 
 PARAMETERS = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
@@ -57,7 +52,7 @@ async def asked_in_vain(scene: Scene, case: Case) -> "asyncio.Future[object]":
     """Return the answer of a case that is not there, however long others are served meanwhile."""
     await scene.stall(case)
     answering = asyncio.ensure_future(case.ask(scene))
-    async with await Peer.connect(scene.server.address) as other:
+    async with scene.run.peer() as other:
         for _ in range(20):
             await other.ask(m.ListStreams("", "", 10), m.StreamList)
     assert not answering.done()
@@ -70,7 +65,7 @@ async def test_an_answer_that_rests_on_what_is_in_flight_waits_for_its_sync(scen
     """Behaviour 84."""
     answering = await asked_in_vain(scene, case)
 
-    scene.files.resume()
+    scene.log.resume()
 
     assert shown(await answering) == case.answer
 
@@ -81,8 +76,8 @@ async def test_if_that_sync_fails_the_answer_is_to_try_again(scene: Scene, case:
     """Behaviour 84: nothing was stored, and what it would have been refused for may never have been."""
     answering = await asked_in_vain(scene, case)
 
-    scene.files.fail_syncs()
-    scene.files.resume()
+    scene.log.is_failing = True
+    scene.log.resume()
 
     assert await answering is (ErrorCode.SHUTTING_DOWN if case.is_refusal else ErrorCode.OUTCOME_UNKNOWN)
 
@@ -96,10 +91,10 @@ async def test_an_exclusive_writer_loses_its_stream_while_its_opening_is_in_flig
     taking = await scene.first.start(opening("x"))
     await until(lambda: scene.in_flight)
     taking_over = await scene.second.start(opening("y"))
-    async with await Peer.connect(scene.server.address) as other:
+    async with scene.run.peer() as other:
         for _ in range(20):
             await other.ask(m.ListStreams("", "", 10), m.StreamList)
-    scene.files.resume()
+    scene.log.resume()
     loser = await scene.first.reply(taking, m.WriterOpened)
     await scene.second.reply(taking_over, m.WriterOpened)
 
@@ -155,7 +150,7 @@ async def test_nothing_is_refused_for_what_a_failed_log_has_lost() -> None:
 
 @pytest.mark.asyncio
 async def test_where_nothing_is_in_flight_a_refusal_waits_for_nothing(scene: Scene) -> None:
-    """Behaviour 84: here the disk does not even answer."""
+    """Behaviour 84: here the log does not even answer."""
     await scene.first.store(scene.ids["a"], b"x")
     await scene.stall()
 
@@ -187,7 +182,7 @@ async def test_what_does_not_tell_the_state_is_refused_at_once(scene: Scene) -> 
 @pytest.mark.parametrize("error", [NoSpaceError("the log is full"), ThrottledError("memory is full", retry_after_ms=1)])
 async def test_that_there_is_no_room_is_told_at_once(scene: Scene, error: ServerError) -> None:
     """Behaviours 44 and 84: whatever is in flight, and though a refusal of the same append would wait."""
-    container = scene.server.opened.container
+    container = scene.run.container
     await scene.stall(CASES["wrong offset"])
     run = run_of(container.segment(scene.ids["a"]), offset=0, size=1, event_count=1)
 
@@ -220,7 +215,7 @@ def kinds_below(kind: type[ServerError]) -> Iterator[type[ServerError]]:
 @pytest.mark.asyncio
 async def test_a_refusal_that_waits_keeps_no_frames(scene: Scene) -> None:
     """Behaviour 86: what it holds is counted, and is not the append."""
-    container = scene.server.opened.container
+    container = scene.run.container
     await scene.stall()
     (stored,) = await scene.first.append(scene.ids["a"], b"x")
     await until(lambda: scene.in_flight)
@@ -231,7 +226,7 @@ async def test_a_refusal_that_waits_keeps_no_frames(scene: Scene) -> None:
     assert isinstance(follower, PendingAppend)
     assert follower.error is not None
     assert follower.error.__traceback__ is None
-    scene.files.resume()
+    scene.log.resume()
     await scene.first.settled([stored])
     assert await scene.second.settled([refused]) == [ErrorCode.CONDITION_FAILED]
     assert container.in_flight.held_bytes == 0
@@ -247,7 +242,7 @@ async def test_acks_come_before_the_refusal_and_the_pipeline_after_it_is_broken(
     refused = await peer.append(segment_id, b"x", expected_offset=1)
     broken = await peer.append(segment_id, b"y", b"z")
     elsewhere = await peer.append(scene.ids["b"], b"elsewhere")
-    scene.files.resume()
+    scene.log.resume()
 
     assert await peer.settled([*stored, *refused, *broken, *elsewhere]) == [
         Stored(0, duplicate=False),
@@ -268,13 +263,12 @@ async def test_a_client_that_leaves_while_its_refusal_waits_disturbs_nobody(
 ) -> None:
     """Behaviour 84: neither a request with a task nor an append is answered then."""
     await scene.stall(CASES["exists"])
-    async with await Peer.connect(scene.server.address) as gone:
+    async with scene.run.peer() as gone:
         await gone.start(m.CreateSegment("raw/new"))
         await gone.append(scene.ids["a"], b"x", expected_offset=7)
         await gone.ask(m.ListStreams("", "", 10), m.StreamList)
-    await until(lambda: scene.server.statistics()["server"].connections == 2)
 
-    scene.files.resume()
+    scene.log.resume()
 
     assert await scene.second.store(scene.ids["a"], b"x") == [0]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -287,6 +281,6 @@ async def test_a_name_is_free_once_its_delete_is_durable(scene: Scene) -> None:
     created = asyncio.ensure_future(scene.second.create_segment("raw/a"))
     await scene.first.ask(m.ListStreams("", "", 10), m.StreamList)
 
-    scene.files.resume()
+    scene.log.resume()
 
     assert await created not in scene.ids.values()

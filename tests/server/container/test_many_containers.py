@@ -53,7 +53,7 @@ class Home:
 
     def names(self) -> set[str]:
         """The names of its chunks and copies."""
-        return {name for name in self.storage._chunks if name.startswith(scope_of(self.number))}
+        return {name for name in self.storage.names("") if name.startswith(scope_of(self.number))}
 
     async def environment(self, cache: PageCache, *, number: int | None = None) -> ContainerEnvironment:
         self.files.make_directories(self.path.parent)
@@ -143,7 +143,7 @@ async def test_neither_of_two_containers_reads_or_deletes_what_the_other_has() -
         garbage = waiting(one.container.state.garbage, DeleteAfter.COPY)
         assert [scope_of(ONE) + name for name in garbage] == [orphans[ONE]]
         await published(one)
-        assert orphans[ONE] not in storage._chunks
+        assert orphans[ONE] not in storage.names()
         assert homes[1].names() == before
 
     for home, names in zip(homes, ({"raw/kept"}, {"raw/kept", "raw/doomed"}), strict=True):

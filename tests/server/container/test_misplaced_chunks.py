@@ -1,11 +1,10 @@
 """Behaviour 81: files of tier 2 that are sound, and not the ones that belong where they are."""
 
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from millrace.server.app import Server
 from millrace.server.container.container import SegmentContainer
 from millrace.server.errors import ChunkIdentityError
 from millrace.wire import messages as m
@@ -13,43 +12,43 @@ from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB
 from tests.server.tier2.chunks import forged
 from tests.support.protocol import Peer, RefusedError, code_of
-from tests.support.servers import QUIET, server_options
-from tests.support.storage import FaultyStorage
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import QUIET
 
 SMALL = replace(QUIET, chunk_size_bytes_max=4 * KIB, flush_size_bytes=4 * KIB, chunk_size_bytes_small=2 * KIB)
 """The last chunk of a segment is written again if it is below 2 KiB."""
 
 
 class Scene:
-    """A server over storage that can be tampered with, and a client of it."""
+    """A container over storage that can be tampered with, and a client of it."""
 
-    server: Server
+    run: Run
     peer: Peer
 
-    def __init__(self, folder: Path) -> None:
-        self.storage = FaultyStorage()
-        self._options = server_options(folder, container=SMALL)
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
+        self.storage = scenario.storage
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "Scene":
-        self.server = Server(self._options, storage=self.storage)
-        await self.server.start()
-        self.peer = await Peer.connect(self.server.address)
+        self.run = await self._open.enter_async_context(self._scenario.running(container=SMALL))
+        self.peer = await self._open.enter_async_context(self.run.peer())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.peer.close()
-        await self.server.stop()
+        await self._open.aclose()
 
     async def restart(self) -> None:
+        await self.run.opened.flusher.checkpoint()
         await self.__aexit__()
         await self.__aenter__()
 
     @property
     def container(self) -> SegmentContainer:
-        return self.server.opened.container
+        return self.run.container
 
     async def flush(self) -> None:
-        await self.server.opened.flusher.flush()
+        await self.run.opened.flusher.flush()
 
     async def two_segments(self, *sizes: int) -> tuple[int, int]:
         """Make two segments with chunks of these sizes, all of different bytes."""
@@ -63,7 +62,7 @@ class Scene:
 
     def swap(self, one: str, other: str) -> None:
         """Let two files change places."""
-        first, second = self.storage._chunks[one], self.storage._chunks[other]
+        first, second = self.storage.content(one), self.storage.content(other)
         assert first != second
         self.storage.replace(one, second)
         self.storage.replace(other, first)
@@ -81,10 +80,10 @@ async def refusal(peer: Peer, segment_id: int, offset: int) -> str:
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("is_read_before", [False, True], ids=["unread", "read"])
 async def test_chunks_that_changed_places_are_refused_and_both_named(
-    tmp_path: Path, is_restarted: bool, is_read_before: bool
+    scenario: Scenario, is_restarted: bool, is_read_before: bool
 ) -> None:
     """Behaviour 81: of equal size, so that nothing but the identity tells; the rest of both segments is served."""
-    async with Scene(tmp_path) as scene:
+    async with Scene(scenario) as scene:
         one, other = await scene.two_segments(4 * KIB, 4 * KIB)
         if is_read_before:
             for chunk in scene.container.segment(one).chunks:
@@ -111,17 +110,17 @@ async def test_chunks_that_changed_places_are_refused_and_both_named(
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("wrong", ["another segment", "another place", "an older epoch", "a forged index"])
 async def test_a_flush_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(
-    tmp_path: Path, is_restarted: bool, wrong: str
+    scenario: Scenario, is_restarted: bool, wrong: str
 ) -> None:
     """Behaviour 81: a small last chunk is written again with what follows, and would get good checksums by that."""
-    async with Scene(tmp_path) as scene:
+    async with Scene(scenario) as scene:
         one, _ = await scene.two_segments(4 * KIB, KIB)
         _, small, _, of_other = scene.storage.names()
-        data = scene.storage._chunks[small]
+        data = scene.storage.content(small)
         scene.storage.replace(
             small,
             {
-                "another segment": scene.storage._chunks[of_other],
+                "another segment": scene.storage.content(of_other),
                 "another place": forged(data, start_offset=0),
                 "an older epoch": forged(data, container_epoch=7),
                 "a forged index": forged(data, bytes(40)),
@@ -141,14 +140,13 @@ async def test_a_flush_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(
             assert "the file holds" in await refusal(peer, one, 4096)
             assert await peer.read_all(one, start=5120) == b"what follows"
         assert bytes((await peer.read(one, 0, size_max=4096)).payload) == bytes([1]) * 4096
-        assert scene.server.failure is None
-        assert not scene.server.health()
+        assert not scene.container.refusal
 
 
 @pytest.mark.asyncio
-async def test_a_merge_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(tmp_path: Path) -> None:
+async def test_a_merge_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(scenario: Scenario) -> None:
     """Behaviour 81: the merged segment is left where it is, and its range is refused."""
-    async with Scene(tmp_path) as scene:
+    async with Scene(scenario) as scene:
         peer = scene.peer
         one, other = await scene.two_segments(4 * KIB)
         scene.swap(*scene.storage.names())
@@ -158,13 +156,13 @@ async def test_a_merge_does_not_copy_a_chunk_that_is_not_the_one_it_should_be(tm
         await scene.flush()
 
         assert f"of segment {other} " in await refusal(peer, one, 4096)
-        assert scene.server.failure is None
+        assert not scene.container.refusal
 
 
 @pytest.mark.asyncio
-async def test_a_search_by_event_time_does_not_use_the_index_of_another_chunk(tmp_path: Path) -> None:
+async def test_a_search_by_event_time_does_not_use_the_index_of_another_chunk(scenario: Scenario) -> None:
     """Behaviour 81: and the sparse index of a segment never takes its entries over."""
-    async with Scene(tmp_path) as scene:
+    async with Scene(scenario) as scene:
         peer, container = scene.peer, scene.container
         one, _ = await scene.two_segments(4 * KIB, 4 * KIB)
         scene.swap(*scene.storage.names()[:2])

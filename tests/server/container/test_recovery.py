@@ -100,7 +100,7 @@ async def test_a_damaged_checkpoint_is_rebuilt_from_a_log_that_goes_back_to_the_
             await server.opened.flusher.checkpoint()
             await server.opened.flusher.copy()
     for name in storage.names(CHECKPOINT_PREFIX):
-        storage.replace(name, flip(storage._chunks[name]))
+        storage.replace(name, flip(storage.content(name)))
     damage_checkpoint(tmp_path)
     for _ in range(3):
         assert await found(tmp_path, storage=storage) == b"x" * 100
@@ -131,10 +131,10 @@ async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tm
     _, newer = storage.names(CHECKPOINT_PREFIX)
     path = tmp_path / CONTAINER / "checkpoint.db"
     # A row that a start does not read.
-    path.write_bytes(storage._chunks[newer][PART_HEADER_SIZE_BYTES:])
+    path.write_bytes(storage.content(newer)[PART_HEADER_SIZE_BYTES:])
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE segments SET created_us = created_us + 1 WHERE segment_id = ?", [segments[0]])
-    storage.replace(newer, repacked(newer, storage._chunks[newer], path.read_bytes()))
+    storage.replace(newer, repacked(newer, storage.content(newer), path.read_bytes()))
     path.unlink()
 
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
@@ -225,7 +225,7 @@ async def test_a_copy_of_another_server_is_not_restored(tmp_path: Path) -> None:
             await peer.create_segment(f"raw/{name}")
         await saved_and_copied(server)
     (name,) = others.names(CHECKPOINT_PREFIX)
-    await storage.publish(name, [others._chunks[name]])
+    await storage.publish(name, [others.content(name)])
     assert name == storage.names(CHECKPOINT_PREFIX)[-1]
 
     for is_missing in (False, True):
@@ -259,7 +259,7 @@ async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path
             while wal._pool._released:
                 await peer.info(segment_id)
     newest = storage.names(CHECKPOINT_PREFIX)[-1]
-    good = storage._chunks[newest]
+    good = storage.content(newest)
     storage.replace(newest, flip(good))
     damage_checkpoint(tmp_path)
     chunk_names = storage.names()

@@ -457,7 +457,7 @@ def fork(disk: Disk) -> tuple[Disk, SteppedFileSystem]:
     files._folders = disk.files.copy()._folders
     forked = Disk(files)
     forked.clock = disk.clock
-    forked.storage._chunks = disk.storage._chunks.copy()
+    forked.storage.take_over(disk.storage)
     return forked, files
 
 

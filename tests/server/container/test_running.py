@@ -14,6 +14,7 @@ import pytest
 from millrace.model.checksum import Buffer
 from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
+from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
 from millrace.server.container.local import local_container
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import FLUSH_SHARE, OpenContainer
@@ -186,7 +187,7 @@ async def test_orphans_are_looked_for_again_when_tier_2_was_away(tmp_path: Path)
 
 
 def copies_in(storage: FaultyStorage) -> list[str]:
-    return sorted(name for name in storage._chunks if "/checkpoints/" in name)
+    return storage.names(CHECKPOINT_PREFIX)
 
 
 @pytest.mark.asyncio

@@ -1,67 +1,59 @@
-"""Decisions about segments, attributes and writers, over real sockets and restarts."""
+"""Decisions about segments, attributes and writers, also over restarts of the container."""
 
 import asyncio
 import gc
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
-from millrace.server.app import Server
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import SegmentExistsError
-from millrace.server.wal import Wal
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode
-from tests.support.files import MemoryFileSystem
+from millrace.wire.limits import KIB, MIB
 from tests.support.internal import internal_segment
 from tests.support.protocol import Peer, RefusedError, code_of, set_attribute
-from tests.support.servers import BUSY, QUIET, server_options
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import BUSY, QUIET
+from tests.support.waiting import PATIENCE_S
 
 CONTAINERS = pytest.mark.parametrize("container", [QUIET, BUSY], ids=["log", "tier 2"])
 
 
-def stalled_machine(folder: Path) -> MemoryFileSystem:
-    (folder / "containers" / "0000").mkdir(parents=True)
-    return MemoryFileSystem()
+async def stored(run: Run, container: ContainerOptions) -> None:
+    """Move everything to tier 2 and into a checkpoint, where that is what the next start is to find."""
+    if container is BUSY:
+        await run.published()
 
 
 @pytest.mark.both_loops
 @pytest.mark.asyncio
-async def test_creating_a_segment_twice_is_an_error(tmp_path: Path) -> None:
+async def test_creating_a_segment_twice_is_an_error(run: Run) -> None:
     """Behaviour 19: create twice: exists. Also for those who ask at the same time."""
-    async with Server(server_options(tmp_path)) as server:
-        peers = [await Peer.connect(server.address) for _ in range(5)]
-        results = await asyncio.gather(*(peer.create_segment("raw/a") for peer in peers), return_exceptions=True)
-        assert sum(isinstance(result, int) for result in results) == 1
-        assert await code_of(peers[0].create_segment("raw/a")) is ErrorCode.SEGMENT_EXISTS
-        for peer in peers:
-            await peer.close()
+    peers = [run.peer() for _ in range(5)]
+    results = await asyncio.gather(*(peer.create_segment("raw/a") for peer in peers), return_exceptions=True)
+    assert sum(isinstance(result, int) for result in results) == 1
+    assert await code_of(peers[0].create_segment("raw/a")) is ErrorCode.SEGMENT_EXISTS
 
 
 @pytest.mark.asyncio
-async def test_a_name_stays_taken_when_its_requester_is_cancelled(tmp_path: Path) -> None:
+async def test_a_name_stays_taken_when_its_requester_is_cancelled(scenario: Scenario) -> None:
     """Behaviour 19: a request that was cut off continues; were its name free, there would be two segments of it."""
-    files = stalled_machine(tmp_path)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
-        files.stall(folder="wal")
-        async with await Peer.connect(server.address) as gone:
+    async with scenario.running() as run, run.peer() as peer:
+        scenario.log.is_stalled = True
+        async with run.peer() as gone:
             await gone.start(m.CreateSegment("raw/a"))
             await gone.start(m.CreateStream("raw/s", 2, ""))
             async with asyncio.timeout(PATIENCE_S):
-                while len(server.opened.container.in_flight) < 2:
+                while len(run.container.in_flight) < 2:
                     await gone.ask(m.ListStreams("", "", 10), m.StreamList)
-        async with asyncio.timeout(PATIENCE_S):
-            while server.statistics()["server"].connections > 1:
-                await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         creating = await peer.start(m.CreateSegment("raw/a"))
         stream = await peer.start(m.CreateStream("raw/s", 2, ""))
-        files.resume()
+        scenario.log.resume()
         assert await code_of(peer.reply(creating, m.SegmentInfo)) is ErrorCode.SEGMENT_EXISTS
         assert (await peer.reply(stream, m.StreamInfo)).created == 0
         assert len((await peer.ask(m.ListSegments("raw/", "", 10), m.SegmentList)).segments) == 3
@@ -78,10 +70,9 @@ async def test_sealing_twice_is_fine(peer: Peer) -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 @CONTAINERS
-async def test_truncation_moves_the_start_and_nothing_else(tmp_path: Path, container: ContainerOptions) -> None:
+async def test_truncation_moves_the_start_and_nothing_else(scenario: Scenario, container: ContainerOptions) -> None:
     """Behaviour 19: beyond the length: refused; same place twice: fine; offsets of the rest unchanged."""
-    options = server_options(tmp_path, container=container)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container) as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, *(bytes([number]) * 5000 for number in range(10)))
         assert (
@@ -94,7 +85,8 @@ async def test_truncation_moves_the_start_and_nothing_else(tmp_path: Path, conta
         assert info.start_offset == 12_345
         content = await peer.read_all(segment_id, start=12_345)
         assert content == b"".join(bytes([number]) * 5000 for number in range(10))[12_345:]
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        await stored(run, container)
+    async with scenario.running(container=container) as run, run.peer() as peer:
         assert await peer.read_all(segment_id, start=12_345) == content
         assert await code_of(peer.read(segment_id, 12_344)) is ErrorCode.SEGMENT_TRUNCATED
         assert await peer.store(segment_id, b"x") == [50_000]
@@ -106,11 +98,10 @@ async def test_truncation_moves_the_start_and_nothing_else(tmp_path: Path, conta
 @pytest.mark.asyncio
 @CONTAINERS
 async def test_nothing_old_shines_through_a_new_segment_of_the_same_name(
-    tmp_path: Path, container: ContainerOptions
+    scenario: Scenario, container: ContainerOptions
 ) -> None:
     """Behaviour 19: delete and create the same name."""
-    options = server_options(tmp_path, container=container)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container) as run, run.peer() as peer:
         old = await peer.create_segment("raw/a")
         writer = await peer.open_writer("w", old)
         fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
@@ -120,7 +111,8 @@ async def test_nothing_old_shines_through_a_new_segment_of_the_same_name(
         new = await peer.create_segment("raw/a")
         assert new != old
         await peer.store(new, b"new", event_number=1, **fields)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+        await stored(run, container)
+    async with scenario.running(container=container) as run, run.peer() as peer:
         info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
         assert (info.segment_id, info.length) == (new, 3)
         assert await peer.read_all(new) == b"new"
@@ -132,13 +124,12 @@ async def test_nothing_old_shines_through_a_new_segment_of_the_same_name(
 @pytest.mark.slow
 @pytest.mark.asyncio
 @CONTAINERS
-async def test_attributes_compare_and_set_across_restarts(tmp_path: Path, container: ContainerOptions) -> None:
+async def test_attributes_compare_and_set_across_restarts(scenario: Scenario, container: ContainerOptions) -> None:
     """Behaviour 13: attribute compare-and-set survives a restart; absent is a value."""
-    options = server_options(tmp_path, container=container)
     steps = [(None, b"1"), (b"1", b""), (b"", b"2"), (b"2", None), (None, b"3")]
     segment_id = 0
     for expected, value in steps:
-        async with Server(options) as server, await Peer.connect(server.address) as peer:
+        async with scenario.running(container=container) as run, run.peer() as peer:
             segment_id = segment_id or await peer.create_segment("raw/a")
             for wrong in (None, b"", b"1", b"2", b"9"):
                 if wrong != expected:
@@ -147,6 +138,7 @@ async def test_attributes_compare_and_set_across_restarts(tmp_path: Path, contai
             await peer.ask(set_attribute(segment_id, "k", expected=expected, value=value), m.Attribute)
             found = await peer.ask(m.GetAttribute(segment_id, "k"), m.Attribute)
             assert (found.value if found.present else None) == value
+            await stored(run, container)
 
 
 @pytest.mark.both_loops
@@ -168,10 +160,9 @@ async def test_of_racing_compare_and_sets_one_wins_each_value(peer: Peer) -> Non
 @pytest.mark.slow
 @pytest.mark.asyncio
 @CONTAINERS
-async def test_a_merge_moves_all_bytes_once(tmp_path: Path, container: ContainerOptions) -> None:
+async def test_a_merge_moves_all_bytes_once(scenario: Scenario, container: ContainerOptions) -> None:
     """Behaviour 20: contiguous and atomic; repeating it is a success without effect."""
-    options = server_options(tmp_path, container=container)
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container) as run, run.peer() as peer:
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(target, b"a" * 1000)
         await peer.store(source, *[b"b" * 700] * 10)
@@ -187,8 +178,9 @@ async def test_a_merge_moves_all_bytes_once(tmp_path: Path, container: Container
         assert await code_of(peer.ask(m.GetSegment(0, "raw/source"), m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
         again = await peer.create_segment("raw/source")
         await peer.store(again, b"other")
+        await stored(run, container)
     for _ in range(2):
-        async with Server(options) as server, await Peer.connect(server.address) as peer:
+        async with scenario.running(container=container) as run, run.peer() as peer:
             assert await peer.read_all(target) == expected
             assert (await peer.ask(request, m.SegmentInfo)).length == 8500
             info = await peer.info(target)
@@ -196,9 +188,9 @@ async def test_a_merge_moves_all_bytes_once(tmp_path: Path, container: Container
 
 
 @pytest.mark.asyncio
-async def test_a_merge_by_name_can_be_repeated(tmp_path: Path) -> None:
+async def test_a_merge_by_name_can_be_repeated(scenario: Scenario) -> None:
     """Behaviour 20: also when the name is gone because of it, and after a restart; any other name is an error."""
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         other = await peer.create_segment("raw/other")
         await peer.store(source, b"bytes")
@@ -206,7 +198,7 @@ async def test_a_merge_by_name_can_be_repeated(tmp_path: Path) -> None:
         request = m.MergeSegment(target_id=target, source_id=0, source="raw/source")
         for _ in range(2):
             assert (await peer.ask(request, m.SegmentInfo)).length == 5
-    async with Server(server_options(tmp_path)) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         assert (await peer.ask(request, m.SegmentInfo)).length == 5
         for target_id, name in ((other, "raw/source"), (target, "raw/none"), (target, "")):
             wrong = m.MergeSegment(target_id=target_id, source_id=0, source=name)
@@ -222,35 +214,33 @@ async def target_and_sealed_source(peer: Peer) -> tuple[int, int]:
 
 
 @pytest.mark.asyncio
-async def test_a_merge_is_the_last_thing_that_happens_to_its_source(tmp_path: Path) -> None:
+async def test_a_merge_is_the_last_thing_that_happens_to_its_source(scenario: Scenario) -> None:
     """Behaviour 20: truncating or deleting the source after a merge that is queued takes nothing from the target."""
-    files = stalled_machine(tmp_path)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         target, source = await target_and_sealed_source(peer)
-        files.stall(folder="wal")
+        scenario.log.is_stalled = True
         cut = await peer.start(m.TruncateSegment(source, 2))
         merge = await peer.start(m.MergeSegment(target_id=target, source_id=source))
         await peer.ask(m.ListStreams("", "", 10), m.StreamList)
-        files.resume()
+        scenario.log.resume()
         await peer.reply(cut, m.SegmentInfo)
         await peer.reply(merge, m.SegmentInfo)
         assert await peer.read_all(target) == b"23456789"
 
 
 @pytest.mark.asyncio
-async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(tmp_path: Path) -> None:
+async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(scenario: Scenario) -> None:
     """Behaviour 20: the same, with the merge in front."""
-    files = stalled_machine(tmp_path)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         target, source = await target_and_sealed_source(peer)
-        files.stall(folder="wal")
-        async with await Peer.connect(server.address) as gone:
+        scenario.log.is_stalled = True
+        async with run.peer() as gone:
             await gone.start(m.MergeSegment(target_id=target, source_id=source))
             await gone.ask(m.ListStreams("", "", 10), m.StreamList)
         merge = await peer.start(m.MergeSegment(target_id=target, source_id=source))
         cut, delete = await peer.start(m.TruncateSegment(source, 2)), await peer.start(m.DeleteSegment(source))
         await peer.ask(m.ListStreams("", "", 10), m.StreamList)
-        files.resume()
+        scenario.log.resume()
         assert await code_of(peer.reply(cut, m.SegmentInfo)) is ErrorCode.SEGMENT_NOT_FOUND
         assert await code_of(peer.reply(delete, m.Done)) is ErrorCode.SEGMENT_NOT_FOUND
         await peer.reply(merge, m.SegmentInfo)
@@ -259,37 +249,28 @@ async def test_what_is_being_merged_can_be_neither_truncated_nor_deleted(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_what_the_log_refuses_leaves_no_mark(tmp_path: Path) -> None:
+async def test_what_the_log_refuses_leaves_no_mark(scenario: Scenario) -> None:
     """Behaviour 44: a seal or an opening that found no room in the log has neither sealed nor fenced anything."""
-    files = stalled_machine(tmp_path)
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
         writer = await peer.open_writer("w", segment_id)
         fields = {"writer_number": writer.writer_number, "writer_epoch": writer.writer_epoch}
-        files.capacity_bytes = 0
-        # Nothing is promised any more on what the disk said before.
-        assert isinstance(server.opened.container.log, Wal)
-        await asyncio.to_thread(server.opened.container.log._pool._measure)
-        # Control records eat up what is left of the log.
-        for size in (60_000, 0):
-            number = 0
-            while await _sets(peer, segment_id, f"k{size}-{number}", bytes(size)):
-                number += 1
+        await peer.store(segment_id, bytes(8 * KIB))
+        scenario.log.capacity_bytes = scenario.log.size_bytes
         for request, kind in (
             (m.OpenWriter("w", [segment_id], 0), m.WriterOpened),
             (m.SealSegment(segment_id), m.SegmentInfo),
             (m.DeleteSegment(segment_id), m.Done),
         ):
             assert await code_of(peer.ask(request, kind)) is ErrorCode.NO_SPACE
-        files.capacity_bytes = 1 << 40
-        await until(lambda: not server.health())
+        scenario.log.capacity_bytes = MIB
         await peer.store(segment_id, b"x", event_number=1, **fields)
 
 
 @pytest.mark.asyncio
-async def test_no_request_makes_or_changes_an_internal_segment(server: Server, peer: Peer) -> None:
+async def test_no_request_makes_or_changes_an_internal_segment(run: Run, peer: Peer) -> None:
     """Each is refused by an error that says why; reading stays possible."""
-    internal = await internal_segment(server.opened.container, "kept", "a", b"content")
+    internal = await internal_segment(run.container, "kept", "a", b"content")
     number = internal.segment_id
     raw = await peer.create_segment("raw/a")
     for request, kind in (
@@ -313,16 +294,16 @@ async def test_no_request_makes_or_changes_an_internal_segment(server: Server, p
 
 
 @pytest.mark.asyncio
-async def test_internal_segments_are_neither_listed_nor_counted(tmp_path: Path) -> None:
+async def test_internal_segments_are_neither_listed_nor_counted(scenario: Scenario) -> None:
     """Also not those that are in the checkpoint; a name of theirs is free again when they are deleted."""
-    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
-    async with Server(options) as server, await Peer.connect(server.address) as peer:
-        container = server.opened.container
+    options = replace(QUIET, idle_bytes_max=0)
+    async with scenario.running(container=options) as run, run.peer() as peer:
+        container = run.container
         for number in range(5):
             await internal_segment(container, "kept", f"{number}", b"content")
         await peer.create_segment("raw/a")
-        await server.opened.flusher.flush()
-        await server.opened.flusher.checkpoint()
+        await run.opened.flusher.flush()
+        await run.opened.flusher.checkpoint()
         await peer.create_segment("raw/b")
         await internal_segment(container, "kept", "new")
         with pytest.raises(SegmentExistsError):
@@ -332,36 +313,27 @@ async def test_internal_segments_are_neither_listed_nor_counted(tmp_path: Path) 
             for after in ("", "#kept/2"):
                 page = await peer.ask(m.ListSegments(prefix, after, 2), m.SegmentList)
                 assert ([segment.name for segment in page.segments], page.more) == (names, 0)
-        assert server.statistics()["server"].segments == 2
+        assert run.state.user_segment_count == 2
         await peer.ask(m.DeleteSegment((await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)).segment_id), m.Done)
-    async with Server(options) as server:
-        container = server.opened.container
+    async with scenario.running(container=options) as run:
+        container = run.container
         assert len(container.state.segments) == 7
-        assert server.statistics()["server"].segments == 1
+        assert run.state.user_segment_count == 1
         with container.state.segments.pin(["#kept/0"]):
             kept = container.state.segments.find("#kept/0")
             assert kept is not None
             await container.decide(m.SegmentDeleted(kept.segment_id))
         await internal_segment(container, "kept", "0")
-        assert server.statistics()["server"].segments == 1
-
-
-async def _sets(peer: Peer, segment_id: int, key: str, value: bytes) -> bool:
-    try:
-        await peer.ask(set_attribute(segment_id, key, expected=None, value=value), m.Attribute)
-    except RefusedError:
-        return False
-    return True
+        assert run.state.user_segment_count == 1
 
 
 @pytest.mark.asyncio
-async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
+async def test_applying_decisions_reads_nothing(scenario: Scenario) -> None:
     """What they are about stays in memory, also when who asked is gone: a failed read would have nobody to go to."""
-    files = stalled_machine(tmp_path)
-    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
-    async with Server(options, files=files) as server, await Peer.connect(server.address) as peer:
-        container, checkpoints = server.opened.container, server.opened.checkpoints
-        async with await Peer.connect(server.address) as gone:
+    options = replace(QUIET, idle_bytes_max=0)
+    async with scenario.running(container=options) as run, run.peer() as peer:
+        container, checkpoints = run.container, run.opened.checkpoints
+        async with run.peer() as gone:
             ids = [await gone.create_segment(f"raw/{number}") for number in range(6)]
             for segment_id in ids:
                 await gone.store(segment_id, b"x" * 100)
@@ -373,11 +345,11 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             cut = (await gone.ask(m.GetStream("a/cut"), m.StreamInfo)).segments[0].segment_id
             named, unnamed = await gone.open_writer("w1", ids[0]), await gone.open_writer("", ids[0])
             await gone.open_writer("w2", ids[0])
-            await server.opened.flusher.flush()
-            await server.opened.flusher.checkpoint()
+            await run.opened.flusher.flush()
+            await run.opened.flusher.checkpoint()
             await gone.create_segment("raw/last")  # the log holds its last batch
 
-            files.stall(folder="wal")
+            scenario.log.is_stalled = True
             requests: list[m.Message] = [
                 m.CreateSegment("raw/new"),
                 m.SealSegment(ids[0]),
@@ -401,17 +373,14 @@ async def test_applying_decisions_reads_nothing(tmp_path: Path) -> None:
             async with asyncio.timeout(PATIENCE_S):
                 while len(container.in_flight) < len(requests) + 1:
                     await peer.ask(m.ListStreams("", "", 10), m.StreamList)
-        async with asyncio.timeout(PATIENCE_S):
-            while server.statistics()["server"].connections > 1:
-                await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         # Numbers that are on their way lie below those of the checkpoint now.
-        await server.opened.flusher.checkpoint()
+        await run.opened.flusher.checkpoint()
         gc.collect()
         here, reads = threading.get_ident(), []
         connection = checkpoints._reader._connection
         assert connection is not None
         connection.set_trace_callback(lambda sql: reads.append(sql) if threading.get_ident() == here else None)
-        files.resume()
+        scenario.log.resume()
         async with asyncio.timeout(PATIENCE_S):
             await expired
             while container.in_flight:

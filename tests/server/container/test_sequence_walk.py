@@ -2,18 +2,17 @@
 
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.sequence_row import SequenceRow
-from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from tests.support.protocol import Peer, Stored
-from tests.support.servers import BUSY, QUIET, server_options
+from tests.support.scenario import Scenario
+from tests.support.servers import BUSY, QUIET
 
 PLACES_COUNT = 16
 WIDTH = KEY_SPACE // PLACES_COUNT
@@ -106,15 +105,12 @@ class Walk:
 @pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in the checkpoint"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.asyncio
-async def test_the_row_is_what_was_stored(tmp_path: Path, options: Any, seed: int) -> None:
+async def test_the_row_is_what_was_stored(scenario: Scenario, options: Any, seed: int) -> None:
     """Behaviour 66: over splits, merges, truncation, new lives and restarts."""
     print(f"seed {seed}")
     walk = Walk(seed)
     for life in range(4):
-        async with (
-            Server(server_options(tmp_path, container=options)) as server,
-            await Peer.connect(server.address) as peer,
-        ):
+        async with scenario.running(container=options) as run, run.peer() as peer:
             if not life:
                 await peer.ask(m.CreateStream("walk/s", 2, ""), m.StreamInfo)
             await walk.begin(peer)
@@ -122,3 +118,5 @@ async def test_the_row_is_what_was_stored(tmp_path: Path, options: Any, seed: in
                 await walk.choices.choice([walk.store] * 5 + [walk.tell, walk.scale, walk.truncate, walk.begin])(peer)
             told = await peer.ask(m.GetWriter("w", [], walk.stream.stream_id), m.WriterOpened)
             walk.compare(told)
+            if options is BUSY:
+                await run.published()

@@ -1,22 +1,19 @@
-"""Sequences of the caller: what a writer that resumes is told, what is refused, what survives; over a real server."""
+"""Sequences of the caller: what a writer that resumes is told, what is refused, and what survives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.sequence_row import SequenceRow
-from millrace.server.app import Server
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode
-from tests.support.files import MemoryFileSystem
 from tests.support.protocol import Outcome, Peer, RefusedError, Stored, code_of
-from tests.support.servers import BUSY, QUIET, server_options
-from tests.support.waiting import settled
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import BUSY, QUIET
 
 HALF = KEY_SPACE // 2
 
@@ -115,23 +112,17 @@ async def test_a_writer_that_resumes_is_told_what_is_stored_place_by_place(peer:
 
 @pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in the checkpoint"])
 @pytest.mark.asyncio
-async def test_what_is_stored_is_known_after_a_restart(tmp_path: Path, options: Any) -> None:
+async def test_what_is_stored_is_known_after_a_restart(scenario: Scenario, options: Any) -> None:
     """Behaviour 66."""
-    async with (
-        Server(server_options(tmp_path, container=options)) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+    async with scenario.running(container=options) as run, run.peer() as peer:
         await create(peer)
         life = await Life.begin(peer, nonce=bytes(range(16)))
         left, right = life.segments
         assert was_stored([await life.send(right, 7, below=5, number=1), await life.send(left, 9, below=5, number=1)])
         if options is BUSY:
-            await settled(server)
+            await run.published()
         await Life.begin(peer, writer_id="another")
-    async with (
-        Server(server_options(tmp_path, container=options)) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+    async with scenario.running(container=options) as run, run.peer() as peer:
         again = await Life.begin(peer, nonce=bytes(range(16)))
         assert again.row == SequenceRow(4, [(0, 9), (HALF, 7)])
         assert again.opened.writer_epoch == life.opened.writer_epoch, "the same opening, sent again"
@@ -165,12 +156,9 @@ async def test_scaling_and_truncating_leave_it_alone(peer: Peer) -> None:
 
 @pytest.mark.parametrize("options", [QUIET, BUSY], ids=["in the log", "in the checkpoint"])
 @pytest.mark.asyncio
-async def test_a_block_below_what_is_stored_is_refused_until_a_reset(tmp_path: Path, options: Any) -> None:
+async def test_a_block_below_what_is_stored_is_refused_until_a_reset(scenario: Scenario, options: Any) -> None:
     """Behaviour 66: to continue would lose events, at the next start of the writer, without a word."""
-    async with (
-        Server(server_options(tmp_path, container=options)) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+    async with scenario.running(container=options) as run, run.peer() as peer:
         await create(peer)
         life = await Life.begin(peer)
         left, right = life.segments
@@ -178,13 +166,10 @@ async def test_a_block_below_what_is_stored_is_refused_until_a_reset(tmp_path: P
         assert await life.send(left, 5, below=5, number=2) is ErrorCode.SEQUENCES_REFUSED
         assert await life.send(right, 9, below=9, number=1) is ErrorCode.SEQUENCES_REFUSED
         assert await code_of(life.tell(6)) is ErrorCode.SEQUENCES_REFUSED
-        assert server.statistics()["server"].sequences_refused_total == 1
+        assert run.container.sequences_refused_total == 1
         if options is BUSY:
-            await settled(server)
-    async with (
-        Server(server_options(tmp_path, container=options)) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+            await run.published()
+    async with scenario.running(container=options) as run, run.peer() as peer:
         with pytest.raises(RefusedError, match=f"sequence 5 was sent to segment {left}") as refused:
             await Life.begin(peer)
         assert (refused.value.reply.code, refused.value.reply.subject) == (ErrorCode.SEQUENCES_REFUSED, "w")
@@ -287,11 +272,11 @@ async def test_what_is_stored_is_told_without_an_append(peer: Peer) -> None:
 
 
 @pytest.mark.asyncio
-async def test_an_opening_that_is_sent_again_is_the_same_opening(server: Server, peer: Peer) -> None:
+async def test_an_opening_that_is_sent_again_is_the_same_opening(run: Run, peer: Peer) -> None:
     """Or one that arrives late would fence the writer that has sent it."""
     await create(peer)
     first = await Life.begin(peer, nonce=b"a" * 16)
-    async with await Peer.connect(server.address) as other:
+    async with run.peer() as other:
         again = await Life.begin(other, nonce=b"a" * 16)
         assert (again.opened.writer_number, again.opened.writer_epoch) == (
             first.opened.writer_number, first.opened.writer_epoch
@@ -358,20 +343,18 @@ async def test_an_opening_tells_what_was_sent_before_it(peer: Peer) -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_refusal_is_told_when_it_is_recorded(tmp_path: Path) -> None:
+async def test_a_refusal_is_told_when_it_is_recorded(scenario: Scenario) -> None:
     """Or the server could be killed between, and the writer be opened again as if nothing had been."""
-    (tmp_path / "containers" / "0000").mkdir(parents=True)
-    files = MemoryFileSystem()
-    async with Server(server_options(tmp_path), files=files) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         await create(peer, 1)
         life = await Life.begin(peer)
         (segment_id,) = life.segments
         assert was_stored([await life.send(segment_id, 3, below=3, number=1)])
-        files.stall(folder="wal")
+        scenario.log.is_stalled = True
         ids = await peer.append(segment_id, b"x", event_number=2, sequences=Sequences(2, 2, 2), **life.fields)
         for _ in range(3):
             await peer.ask(m.ListStreams("", "", 10), m.StreamList)
         assert not set(ids) & set(peer.outcomes)
-        files.resume()
+        scenario.log.resume()
         assert await peer.settled(ids) == [ErrorCode.SEQUENCES_REFUSED]
         assert (await peer.ask(m.GetWriter("w", [], life.stream.stream_id), m.WriterOpened)).is_refused

@@ -160,7 +160,7 @@ async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(
         epoch = server.opened.environment.epoch
     (taken,) = storage.names()
     # As if these bytes had been written at another time, or by a fork.
-    other = forged(storage._chunks[taken], end_wall_time_us=5)
+    other = forged(storage.content(taken), end_wall_time_us=5)
     storage.replace(taken, other)
     path.write_bytes(older)
 
@@ -173,7 +173,7 @@ async def test_an_epoch_that_an_older_checkpoint_does_not_know_of_is_left_alone(
         await saved_and_copied(server)
         (chunk,) = server.opened.container.segment(segment_id).chunks
         assert f"c0000/{chunk.name}" != taken
-        assert storage._chunks[taken] == other
+        assert storage.content(taken) == other
     async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
         assert await peer.read_all(segment_id) == b"a" * 100
         assert server.opened.environment.epoch == epoch + 2

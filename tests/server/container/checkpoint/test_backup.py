@@ -213,12 +213,12 @@ async def test_a_copy_that_is_another_one_replaces_nothing(tmp_path: Path, store
     older, newer = await copied(storage, store), await copied(storage, store, number=2)
     if what == "swapped":
         one, other = older.parts[1].name, newer.parts[1].name
-        swapped = storage._chunks[one], storage._chunks[other]
+        swapped = storage.content(one), storage.content(other)
         storage.replace(one, swapped[1])
         storage.replace(other, swapped[0])
     elif what == "renamed":
         for part, wrong in zip(newer.parts, older.parts, strict=True):
-            storage.replace(part.name, storage._chunks[wrong.name])
+            storage.replace(part.name, storage.content(wrong.name))
     elif what == "of another server":
         newer = await copied(storage, store, number=3, owner=LogOwner(3, uuid.UUID(int=8)))
     else:

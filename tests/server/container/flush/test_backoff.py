@@ -5,19 +5,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
 from millrace.model.checksum import Buffer
-from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
 from millrace.server.container.flush.backoff import RETRY_S, RETRY_S_MAX, FlushBackoff
 from millrace.server.errors import StorageError
 from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
-from tests.support.protocol import Peer
-from tests.support.servers import QUIET, server_options
+from tests.support.scenario import Scenario
+from tests.support.servers import QUIET
 from tests.support.storage import SCOPE, FaultyStorage
 from tests.support.waiting import PATIENCE_S
 
@@ -67,14 +65,13 @@ class RefusingStorage(FaultyStorage):
 )
 @pytest.mark.asyncio
 async def test_a_step_that_the_store_refuses_is_tried_less_and_less_often(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, prefix: str, line: str
+    scenario: Scenario, caplog: pytest.LogCaptureFixture, prefix: str, line: str
 ) -> None:
     """A copy exports and verifies the whole checkpoint, a flush sends all its bytes: not each second."""
-    clock = ManualClock()
-    storage = RefusingStorage(clock, prefix)
+    clock = scenario.clock
+    storage = scenario.storage = RefusingStorage(clock, prefix)
     container = replace(QUIET, flush_size_bytes=KIB, checkpoint_interval_s=1.0, copy_interval_s=1.0)
-    options = server_options(tmp_path, container=container)
-    async with Server(options, storage=storage, clock=clock) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container, in_background=True) as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
 
         async def wait_for(count: int) -> list[float]:

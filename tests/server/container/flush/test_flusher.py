@@ -149,7 +149,7 @@ async def test_chunks_are_deleted_only_when_no_copy_in_use_refers_to_them(tmp_pa
     def step(when: str, action: str, name: str) -> None:
         if (when, action) == ("before", "delete") and "/segments/" in name:
             copies = storage.names("checkpoints/")[-1:]
-            in_use = [chunks_in(SCOPE.sub("", copy), storage._chunks[copy]) for copy in copies]
+            in_use = [chunks_in(SCOPE.sub("", copy), storage.content(copy)) for copy in copies]
             deleted.append((SCOPE.sub("", name), set().union(*in_use)))
 
     storage.on_step = step
@@ -340,7 +340,7 @@ async def test_copies_that_are_asked_for_at_the_same_time_are_both_whole(tmp_pat
         flusher = flusher_of(server)
         await flusher.checkpoint()
         await asyncio.gather(flusher.copy(), flusher.copy())
-        first, second = (storage._chunks[name][PART_HEADER_SIZE_BYTES:] for name in storage.names(CHECKPOINT_PREFIX))
+        first, second = (storage.content(name)[PART_HEADER_SIZE_BYTES:] for name in storage.names(CHECKPOINT_PREFIX))
         assert first == second
 
 

@@ -3,11 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from millrace.server.app import Server
 from millrace.server.container.flush.flusher import DELETES_COUNT_MAX
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.state.garbage import DeleteAfter
@@ -15,8 +13,8 @@ from millrace.wire.limits import KIB
 from tests.support.clock import ManualClock
 from tests.support.measured_storage import MeasuredStorage
 from tests.support.protocol import Peer
-from tests.support.servers import QUIET, SMALL_WAL, server_options
-from tests.support.storage import FaultyStorage
+from tests.support.scenario import Run, Scenario
+from tests.support.servers import QUIET, SMALL_WAL
 from tests.support.waiting import PATIENCE_S
 
 PAID = replace(QUIET, flush_age_s=5.0, small_flushes_per_s_max=4.0, flushes_at_once=4, idle_bytes_max=32 * KIB * KIB)
@@ -24,14 +22,14 @@ LARGE_WAL = replace(SMALL_WAL, file_size_bytes=4 * KIB * KIB)
 
 
 class Trickle:
-    """A server whose flusher does what is due when the test says so, and segments that are appended to in turn."""
+    """A container whose flusher does what is due when the test says so, and segments that are appended to in turn."""
 
-    def __init__(self, server: Server, peer: Peer, clock: ManualClock, segment_ids: Sequence[int]) -> None:
+    def __init__(self, run: Run, peer: Peer, clock: ManualClock, segment_ids: Sequence[int]) -> None:
         self._peer = peer
         self._clock = clock
         self._segment_ids = segment_ids
-        self.container = server.opened.container
-        self.flusher = server.opened.flusher
+        self.container = run.container
+        self.flusher = run.opened.flusher
 
     async def run(self, duration_s: float, *, step_s: float = 0.5, payload: bytes = b"x" * 20) -> None:
         """Append to every segment in each step, and let the flusher do what is due."""
@@ -49,36 +47,33 @@ class Trickle:
         return max((self._clock.unix_us() - tail.first.wall_time_us) / 1e6 for tail in tails)
 
 
-async def trickle(server: Server, peer: Peer, clock: ManualClock, count: int) -> Trickle:
-    return Trickle(server, peer, clock, [await peer.create_segment(f"raw/{number}") for number in range(count)])
+async def trickle(run: Run, peer: Peer, clock: ManualClock, count: int) -> Trickle:
+    return Trickle(run, peer, clock, [await peer.create_segment(f"raw/{number}") for number in range(count)])
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_many_trickling_segments_share_the_budget(tmp_path: Path) -> None:
+async def test_many_trickling_segments_share_the_budget(scenario: Scenario) -> None:
     """Behaviour 95: at 8 flushes a second each of 200 waits for 25 s; without a budget there were 40 a second."""
-    clock = ManualClock()
-    storage = MeasuredStorage(FaultyStorage(), clock=clock)
+    clock = scenario.clock
+    storage = scenario.store = MeasuredStorage(scenario.storage, clock=clock)
     container = replace(PAID, small_flushes_per_s_max=8.0)
-    options = server_options(tmp_path, container=container, wal=LARGE_WAL)
-    async with Server(options, storage=storage, clock=clock) as server, await Peer.connect(server.address) as peer:
-        segments = await trickle(server, peer, clock, 200)
+    scenario.wal = LARGE_WAL
+    async with scenario.running(container=container) as run, run.peer() as peer:
+        segments = await trickle(run, peer, clock, 200)
         await segments.run(40.0, step_s=2.5)
         assert 8 * 30 <= storage.counts.puts <= 8 * 40 + 8 * 5
         assert 20 < segments.oldest_s < 30
 
 
 @pytest.mark.asyncio
-async def test_tails_that_hold_on_to_the_log_are_flushed_before_it_is_full(tmp_path: Path) -> None:
+async def test_tails_that_hold_on_to_the_log_are_flushed_before_it_is_full(scenario: Scenario) -> None:
     """Whatever the budget says: a busy segment is never refused because of others that trickle."""
-    clock = ManualClock()
-    storage = MeasuredStorage(FaultyStorage(), clock=clock)
+    clock = scenario.clock
+    scenario.wal = SMALL_WAL
     container = replace(PAID, small_flushes_per_s_max=0.001, flush_size_bytes=32 * KIB, checkpoint_interval_s=0.0)
-    async with (
-        Server(server_options(tmp_path, container=container), storage=storage, clock=clock) as server,
-        await Peer.connect(server.address) as peer,
-    ):
-        segments = await trickle(server, peer, clock, 20)
+    async with scenario.running(container=container) as run, run.peer() as peer:
+        segments = await trickle(run, peer, clock, 20)
         flusher, log = segments.flusher, segments.container.log
         busy = await peer.create_segment("raw/busy")
         flushed_small = 0
@@ -97,20 +92,20 @@ async def test_tails_that_hold_on_to_the_log_are_flushed_before_it_is_full(tmp_p
 
 
 @pytest.mark.asyncio
-async def test_many_deletes_let_a_flush_go_first(tmp_path: Path) -> None:
+async def test_many_deletes_let_a_flush_go_first(scenario: Scenario) -> None:
     """A store takes its time for each: a few at once, and of very many only some before the next look."""
-    clock = ManualClock()
-    storage = MeasuredStorage(FaultyStorage(), clock=clock)
-    options = server_options(tmp_path, container=replace(PAID, flush_size_bytes=KIB))
-    async with Server(options, storage=storage, clock=clock) as server, await Peer.connect(server.address) as peer:
-        flusher, garbage = server.opened.flusher, server.opened.container.state.garbage
+    clock = scenario.clock
+    storage = scenario.store = MeasuredStorage(scenario.storage, clock=clock)
+    container = replace(PAID, flush_size_bytes=KIB)
+    async with scenario.running(container=container, in_background=True) as run, run.peer() as peer:
+        garbage = run.state.garbage
         segment_id = await peer.create_segment("raw/a")
         storage.requests.clear()
         storage.latency_s = 0.03
         names = [f"segments/00/{number}.chunk" for number in range(DELETES_COUNT_MAX + 40)]
         garbage.add(names, delete_after=DeleteAfter.NOW)
-        flusher._work.set()
-        while not storage.requests:
+        await peer.store(segment_id, bytes(2 * KIB))  # wakes the flusher
+        while not storage.counts.deletes:
             await clock.advance(0.03)
         await peer.store(segment_id, bytes(2 * KIB))
         async with asyncio.timeout(PATIENCE_S):
@@ -119,16 +114,17 @@ async def test_many_deletes_let_a_flush_go_first(tmp_path: Path) -> None:
         storage.latency_s = 0.0
         await clock.advance(0.03)
     assert storage.deletes_at_once_max == 4
-    assert [verb for verb, _ in storage.requests].index("PUT") == DELETES_COUNT_MAX
+    verbs = [verb for verb, _ in storage.requests]
+    assert verbs[:2] == ["PUT", "DELETE"]
+    assert verbs[: verbs.index("PUT", 1)].count("DELETE") == DELETES_COUNT_MAX
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_deleted_now_is_deleted_later(tmp_path: Path) -> None:
-    clock = ManualClock()
-    inner = FaultyStorage()
-    storage = MeasuredStorage(inner, clock=clock)
-    async with Server(server_options(tmp_path), storage=storage, clock=clock) as server:
-        flusher, garbage = server.opened.flusher, server.opened.container.state.garbage
+async def test_what_cannot_be_deleted_now_is_deleted_later(scenario: Scenario) -> None:
+    inner = scenario.storage
+    storage = scenario.store = MeasuredStorage(inner, clock=scenario.clock)
+    async with scenario.running() as run:
+        flusher, garbage = run.opened.flusher, run.state.garbage
 
         def fail(when: str, action: str, name: str) -> None:
             if (when, action) == ("before", "delete") and name.endswith("3.chunk"):

@@ -2,11 +2,9 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from millrace.server.app import Server
 from millrace.server.cache import CacheOptions, PageCache
 from millrace.server.container.catch_up_reader import CatchUpReader
 from millrace.server.container.container import SegmentContainer
@@ -25,10 +23,10 @@ from tests.server.container.extents import extent
 from tests.server.container.states import new_state, waiting
 from tests.support.clock import ManualClock
 from tests.support.memory_log import LogMedium, MemoryLog
-from tests.support.protocol import Peer, RefusedError
-from tests.support.servers import QUIET, server_options
+from tests.support.protocol import RefusedError
+from tests.support.scenario import Scenario
+from tests.support.servers import QUIET
 from tests.support.storage import FaultyStorage
-from tests.support.waiting import until
 
 OPTIONS = ContainerOptions(flush_size_bytes=KIB, chunk_size_bytes_max=4 * KIB, chunk_size_bytes_small=KIB)
 
@@ -368,29 +366,25 @@ async def test_chunks_become_smaller_while_tier_2_has_no_room_for_a_whole_one() 
 
 
 @pytest.mark.asyncio
-async def test_a_truncation_inside_of_what_was_merged_is_flushed_and_started_with(tmp_path: Path) -> None:
+async def test_a_truncation_inside_of_what_was_merged_is_flushed_and_started_with(scenario: Scenario) -> None:
     """Behaviours 19 and 20: chunks of the merged bytes that are wholly before the start are not referred to."""
-    small = replace(QUIET, chunk_size_bytes_max=8 * KIB, flush_size_bytes=4 * KIB, flush_age_s=0.05)
+    small = replace(QUIET, chunk_size_bytes_max=8 * KIB, flush_size_bytes=4 * KIB)
     rest = bytes([30]) * 5_000 + b"".join(bytes([number]) * 10_000 for number in range(31, 40))
-    storage = FaultyStorage()
-    options = server_options(tmp_path, container=small)
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=small) as run, run.peer() as peer:
         target, source = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
         for number in range(40):
             await peer.store(source, bytes([number]) * 10_000)
-        container = server.opened.container
-        await until(lambda: not container.state.unflushed)
-        storage.open.clear()
+        await run.opened.flusher.flush()
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
         await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
         await peer.ask(m.TruncateSegment(target, 305_000), m.SegmentInfo)
-        storage.open.set()
-        await until(lambda: not container.state.unflushed)
-        chunks = container.segment(target).chunks
+        await run.opened.flusher.flush()
+        chunks = run.container.segment(target).chunks
         assert chunks
         assert all(chunk.end_offset > 305_000 for chunk in chunks)
         assert await peer.read_all(target, start=305_000) == rest
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await run.opened.flusher.checkpoint()
+    async with scenario.running(container=small) as run, run.peer() as peer:
         assert await peer.read_all(target, start=305_000) == rest
 
 
@@ -408,36 +402,36 @@ async def test_merged_segments_are_flushed_with_their_target() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_missing_chunk_of_a_merged_segment_holds_no_part_of_the_log(tmp_path: Path) -> None:
+async def test_a_missing_chunk_of_a_merged_segment_holds_no_part_of_the_log(scenario: Scenario) -> None:
     """Behaviour 41: over starts, and the bytes are read again once the chunk is put back."""
-    storage = FaultyStorage()
-    options = server_options(tmp_path, container=replace(QUIET, idle_bytes_max=0))
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    storage = scenario.storage
+    container = replace(QUIET, idle_bytes_max=0)
+    async with scenario.running(container=container) as run, run.peer() as peer:
         target, source = await peer.create_segment("raw/a"), await peer.create_segment("raw/b")
         await peer.store(source, b"merged ")
-        await server.opened.flusher.flush()
+        await run.opened.flusher.flush()
         (name,) = storage.names()
         data = await storage.read(name, offset=0, size=1 << 20)
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
         await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
         await storage.delete(name)
-        server.opened.container.reader.forget(server.opened.container.segment(target))
+        run.container.reader.forget(run.container.segment(target))
         await peer.store(target, b"last")
-        await server.opened.flusher.flush()
-        await server.opened.flusher.checkpoint()
-        await server.opened.flusher.copy()
-        state = server.opened.container.state
+        await run.opened.flusher.flush()
+        await run.opened.flusher.checkpoint()
+        await run.opened.flusher.copy()
+        state = run.state
         assert (state.tail_bytes, state.replay_from) == (0, state.sequence + 1)
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container) as run, run.peer() as peer:
         assert await peer.read_all(target, start=7) == b"last"
         with pytest.raises(RefusedError, match="damaged or missing in tier 2") as caught:
             await peer.read_all(target)
         assert caught.value.code is ErrorCode.SEGMENT_DAMAGED
         await storage.publish(name, [data])
         assert await peer.read_all(target) == b"merged last"
-        state = server.opened.container.state
+        state = run.state
         await peer.ask(m.TruncateSegment(target, 7), m.SegmentInfo)
-        await server.opened.flusher.checkpoint()
-        await server.opened.flusher.copy()
+        await run.opened.flusher.checkpoint()
+        await run.opened.flusher.copy()
         assert (state.merged, state._held) == ({}, {})
         assert name not in storage.names(), "it goes with its part of the target"
