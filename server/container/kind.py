@@ -31,6 +31,8 @@ class Detail(Generic[Entity]):
         rows: returns all rows of an entity, without its number: they are replaced whenever the entity has changed.
         row: returns the row of one key of an entity, None if it has none: for tables of which the state says what
             changed row by row (`ContainerState.touch`, by the name of the table), since an entity may have very many.
+        forget_column: a column of numbers, with an index, by which rows of all entities are removed at once
+            (`ContainerState.forgotten`, by the name of the table); empty if there is none.
         take_unwritten: returns the keys of rows that an entity has and that were never stored as rows, once.
     """
 
@@ -38,6 +40,7 @@ class Detail(Generic[Entity]):
     load: Callable[[Entity, list[Row]], None] | None = None
     rows: Callable[[Entity], Iterable[Row]] | None = None
     row: Callable[[Entity, Any], Row | None] | None = None
+    forget_column: str = ""
     take_unwritten: Callable[[Entity], Iterable[Any]] | None = None
 
 
@@ -130,6 +133,7 @@ class Kinds:
         records: what each record does, of all kinds.
         transitions: what each record does to the rows of kinds that have two views.
         touched: the names of the details that are stored row by row.
+        forgettable: the names of the details that have a `forget_column`.
         scopes: of all kinds: the kind of the entities, and what returns the segments that are meant with one.
     """
 
@@ -143,6 +147,9 @@ class Kinds:
         }
         self.touched: Final = tuple(
             detail.table.name for kind in kinds for detail in kind.details if detail.row is not None
+        )
+        self.forgettable: Final = tuple(
+            detail.table.name for kind in kinds for detail in kind.details if detail.forget_column
         )
         self.scopes: Final[Mapping[str, tuple[str, Callable[[Any], Sequence[int]] | None]]] = {
             **{kind.name: (kind.name, None) for kind in kinds},

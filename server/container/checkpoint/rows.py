@@ -22,9 +22,8 @@ class CheckpointRows:
 
     # Keys, or leading parts of keys: then all rows that begin so are removed.
     removed: Mapping[Table, Sequence[Key]]
-    # Writers whose progress is removed in every segment, and streams on which that of every writer is.
-    forgotten_writers: Sequence[int]
-    forgotten_streams: Sequence[int]
+    # The numbers in the `forget_column` of a detail of which all rows are removed.
+    forgotten: Mapping[tuple[Table, str], Sequence[int]]
     added: Mapping[Table, Sequence[Row]]
     # How many rows there must be afterwards, of the tables where the state knows it.
     counts: Mapping[Table, int]
@@ -77,8 +76,12 @@ def take_rows(state: ContainerState) -> CheckpointRows:
     counts[EXCLUSIVE_WRITERS] = len(exclusive)
     return CheckpointRows(
         removed=removed,
-        forgotten_writers=state.forgotten_writers.take(),
-        forgotten_streams=state.forgotten_streams.take(),
+        forgotten={
+            (detail.table, detail.forget_column): state.forgotten[detail.table.name].take()
+            for kind in state.kinds
+            for detail in kind.details
+            if detail.forget_column
+        },
         added=added,
         counts=counts,
         scalars=state.scalars.columns(state.quarantine),

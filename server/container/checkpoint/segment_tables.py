@@ -213,7 +213,7 @@ SEGMENTS: Final[Kind[Segment]] = Kind(
             ),
             load=_load_damages,
         ),
-        Detail(table=PROGRESS, row=_row_of_progress, load=_load_progress),
+        Detail(table=PROGRESS, row=_row_of_progress, load=_load_progress, forget_column="writer_number"),
         Detail(table=ATTRIBUTES, row=_row_of_attribute, load=_load_attributes),
         # Not loaded with the source: the state begins with all of them.
         Detail(table=LINKS, rows=_link_rows),

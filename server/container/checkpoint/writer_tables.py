@@ -117,7 +117,7 @@ WRITERS: Final[Kind[Writer]] = Kind(
     row=_row,
     load=_load,
     make=Writer,
-    details=(Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences),),
+    details=(Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences, forget_column="stream_id"),),
     archive=WriterArchive,
     records=apply_writers.RECORDS,
     transitions=apply_writers.TRANSITIONS,

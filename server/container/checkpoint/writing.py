@@ -13,8 +13,6 @@ from millrace.server.errors import CheckpointDamagedError, StorageError
 from .checkpoint import CheckpointVersion
 from .rows import CheckpointRows
 from .schema import FORMAT, FORMAT_VERSION, PRODUCT, Schema
-from .segment_tables import PROGRESS
-from .writer_tables import SEQUENCES
 
 Item = TypeVar("Item")
 
@@ -55,8 +53,8 @@ def write_rows(
     try:
         for table, keys in rows.removed.items():
             _delete(connection, table, keys)
-        _delete_by(connection, PROGRESS, "writer_number", rows.forgotten_writers)
-        _delete_by(connection, SEQUENCES, "stream_id", rows.forgotten_streams)
+        for (table, column), numbers in rows.forgotten.items():
+            _delete_by(connection, table, column, numbers)
         for table, new in rows.added.items():
             _insert(connection, table, new)
         _update_meta(connection, schema.meta, rows, version, path=path)

@@ -31,12 +31,12 @@ from millrace.wire.append_run import KIND_APPENDS, AppendRun
 from millrace.wire.errors import CodecError
 from millrace.wire.framing import decode
 
-from . import apply_writers
 from .clock_history import ClockHistory
 from .container_state import ContainerState
 from .current_batch import OFFSET_MAX, CurrentBatch, UnstorableRecord, checked_record
 from .quarantine import CONTAINER, UnfitRecordError
 from .segment import DamagedRange, Segment
+from .writer_progress import advance
 
 BatchItem = AppendRun | m.Record | Damage | UnstorableRecord
 """A run of appends, the record of a decision, or a range of the log that cannot be read."""
@@ -195,7 +195,7 @@ def _apply_run(batch: CurrentBatch, run: AppendRun, *, is_new: bool, bytes_sink:
         segment.length = max(segment.length, extent.end)
         segment.event_count = end_events
         if run.writer_number:
-            apply_writers.advance(batch, segment, run)
+            advance(batch, segment, run)
         state.segments.changed(segment)
         if segment.stream_id:
             state.written_bytes[segment.stream_id] += extent.size

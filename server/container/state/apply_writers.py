@@ -1,4 +1,4 @@
-"""What records about writers do to either view of the state, and what their appends do."""
+"""What records about writers do to either view of the state."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -7,58 +7,17 @@ from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.kind import Applier, RecordStep
 from millrace.server.container.views import NamedView, move, move_all
 from millrace.wire import messages as m
-from millrace.wire.append_run import AppendRun
 
 from .clock_history import ClockReading
 from .current_batch import EPOCH_MAX, CurrentBatch
 from .exclusive_writers import held_by
 from .quarantine import CONTAINER
-from .segment import Segment, WriterProgress
 from .segment_admission import require
 from .sequences import SequenceRefusal, SequenceView
-from .writer import Writer, WriterRow, fenced, marked, opened, reset
+from .writer import WriterRow, fenced, marked, opened, reset
 
 UPTIME_US_MAX: Final = 1 << 62
 """No servers run for so long: what is added to it can still be stored."""
-ACTIVITY_STEP_US: Final = 60_000_000
-"""A busy writer is stored again this often, not with every checkpoint; `active_us` may be that much too early."""
-
-
-def advance(batch: CurrentBatch, segment: Segment, run: AppendRun) -> None:
-    """Record how far a writer is in a segment after a run."""
-    state = batch.state
-    progress = segment.writers.get(run.writer_number)
-    if progress is None:
-        progress = segment.writers[run.writer_number] = WriterProgress()
-    progress.durable = max(progress.durable, run.last_event_number)
-    progress.last_offset = run.last_append_offset
-    state.touch("progress", segment.segment_id, run.writer_number)
-    writer = state.writers.loaded(run.writer_number)
-    if writer is None:
-        return  # damage has taken its record
-    # Seldom, as its row is stored again each time.
-    if (
-        writer.seen_uptime_us != state.scalars.uptime_us
-        or abs(batch.wall_time_us - writer.active_us) >= ACTIVITY_STEP_US
-    ):
-        writer.active_us = batch.wall_time_us
-        writer.seen_uptime_us = state.scalars.uptime_us
-        state.writers.changed(writer)
-    if not segment.stream_id:
-        return
-    if run.sequences is not None:
-        writer.on_stream(segment.stream_id).durable.store(segment, run.sequences)
-        state.touch_sequences(writer, segment.stream_id)
-    elif writer.streams:
-        _advance_plain(batch, writer, segment.stream_id)
-
-
-def _advance_plain(batch: CurrentBatch, writer: Writer, stream_id: int) -> None:
-    """Record that events without sequences were stored."""
-    progress = writer.streams.get(stream_id)
-    if progress is not None and not progress.durable.is_plain:
-        progress.durable.is_plain = True
-        batch.state.touch_sequences(writer, stream_id)
 
 
 def _check_recorded(batch: CurrentBatch, record: m.WriterRecorded) -> None:

@@ -164,9 +164,9 @@ class ContainerState:
         self.released_producers: set[str] = set()
         # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
         self.touched: dict[str, DirtySet[tuple[int, Any]]] = {detail: DirtySet() for detail in self.kinds.touched}
-        # Writers whose progress is forgotten in every segment, and streams on which that of every writer is.
-        self.forgotten_writers: DirtySet[int] = DirtySet()
-        self.forgotten_streams: DirtySet[int] = DirtySet()
+        # By detail, the numbers in its `forget_column` of which all rows are removed: writers whose progress is
+        # forgotten in every segment, and streams on which that of every writer is.
+        self.forgotten: dict[str, DirtySet[int]] = {detail: DirtySet() for detail in self.kinds.forgettable}
         # Of the last batch of the log that is applied.
         self.sequence = 0
         # Segments with watchers, and those whose watchers have to be told; `take_woken` empties that.
@@ -270,8 +270,8 @@ class ContainerState:
             cache.stored(stored_below=stored_below)
         for rows in self.touched.values():
             rows.stored()
-        self.forgotten_writers.stored()
-        self.forgotten_streams.stored()
+        for numbers in self.forgotten.values():
+            numbers.stored()
         self.changed_exclusive.stored()
 
     def touch(self, detail: str, number: int, key: Any) -> None:
@@ -456,7 +456,7 @@ class ContainerState:
         """
         numbers = set(writer_numbers)
         for number in numbers:
-            self.forgotten_writers.add(number)
+            self.forgotten["progress"].add(number)
         progress = self.touched["progress"]
         for row in [row for row in progress if row[1] in numbers]:
             del progress[row]
@@ -474,7 +474,7 @@ class ContainerState:
 
         A writer that is in memory still has it, which does no harm: the id is never used again.
         """
-        self.forgotten_streams.add(stream_id)
+        self.forgotten["sequences"].add(stream_id)
         sequences = self.touched["sequences"]
         for row in [row for row in sequences if row[1] == stream_id]:
             del sequences[row]

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from millrace.model.key_range import covers_once
 from millrace.server.container.checkpoint.rows import take_rows
+from millrace.server.container.checkpoint.segment_tables import PROGRESS
 from millrace.server.container.entity_cache import EntityCache
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.garbage import DeleteAfter
@@ -229,7 +230,7 @@ def test_a_writer_that_expires_leaves_a_mark_only_under_its_name() -> None:
     assert (state.writers.find("w"), state.writers.get(6), segment.writers) == (state.writers[5], None, {})
     assert (state.writers[5].row.expired_us, state.writers[5].row.epoch) == (9, 3)
     assert (list(state.writers.unstored), sorted(state.writers.take())) == ([state.writers[5]], [5, 6])
-    assert {5, 6} <= set(store(state).forgotten_writers)
+    assert {5, 6} <= set(store(state).forgotten[PROGRESS, "writer_number"])
     apply(state, m.WriterRecorded(writer_number=8, writer_epoch=4, opened_us=10, writer_id="w"))
     assert (state.writers.find("w"), state.writers.get(5)) == (state.writers[8], None)
     assert (list(state.writers.unstored), sorted(state.writers.take())) == ([state.writers[8]], [5, 8])
