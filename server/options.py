@@ -13,13 +13,14 @@ from millrace.server.container.options import ContainerOptions
 from millrace.server.front.options import FrontOptions
 from millrace.server.host.loopback import is_loopback
 from millrace.server.kinds.transactions.options import TransactionsOptions
+from millrace.server.kinds.writers.options import WritersOptions
 from millrace.wire.limits import CONSOLE_PORT, DATA_PORT
 
 from .bounds import demand, demand_above_zero
 from .cache import CacheOptions
 from .errors import ConfigurationError
 from .object_store import ObjectStoreOptions, StoreUrl
-from .streams import MetricsOptions, StreamsOptions, WritersOptions
+from .streams import MetricsOptions, StreamsOptions
 from .tier2 import Tier2Options
 from .wal import WalOptions
 

@@ -28,8 +28,9 @@ from millrace.server.container.options import ContainerOptions
 from millrace.server.kinds.transactions.limits import STREAMS_COUNT_MAX
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.server.kinds.transactions.part_validation import PARTS_COUNT_MAX
+from millrace.server.kinds.writers.options import WritersOptions
 from millrace.server.settings import OTHERS, declared
-from millrace.server.streams.options import StreamsOptions, WritersOptions
+from millrace.server.streams.options import StreamsOptions
 from tests.support.browser import CHROMIUM, Browser, served
 from tests.support.installed import build_wheel, make_environment, python_of
 from tests.support.tables import table

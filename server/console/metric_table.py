@@ -11,6 +11,7 @@ from typing import Final
 from millrace.server.container.kind import Kinds
 from millrace.server.host.metric_help import Figures, MetricHelp, figures_of
 from millrace.server.kinds.registry import KINDS
+from millrace.server.streams.service import SCALING
 
 _OF_PARTS: Final[Figures] = {
     **figures_of(
@@ -122,35 +123,6 @@ _OF_PARTS: Final[Figures] = {
             "tail_bytes", "Bytes that the last start read from the log, because tier 2 did not have them."
         ),
         duration_s=MetricHelp("duration_seconds", "How long the last start took from opening the folder to serving."),
-    ),
-    **figures_of(
-        "streams",
-        scaling_streams=MetricHelp("scaling_streams", "Streams that scale by themselves."),
-        retaining_streams=MetricHelp("retaining_streams", "Streams with a retention policy."),
-        splits_total=MetricHelp("splits_total", "Times that a busy segment was split."),
-        merges_total=MetricHelp(
-            "merges_total",
-            "Times that quiet neighbours were merged. If it rises together with the splits, change the policies.",
-        ),
-        truncations_total=MetricHelp("truncations_total", "Times that retention deleted events of a stream."),
-        truncated_bytes_total=MetricHelp("truncated_bytes_total", "Bytes that retention has deleted."),
-        refusals_total=MetricHelp(
-            "refusals_total",
-            "Decisions of policies that came too late, or could not be stored; they are made again later. If it keeps "
-            "rising, read the log messages.",
-        ),
-    ),
-    **figures_of(
-        "writers",
-        named_expired_total=MetricHelp(
-            "named_expired_total",
-            "Writers with an id that were idle for too long. If one comes back, it cannot know what it has stored.",
-        ),
-        unnamed_expired_total=MetricHelp("unnamed_expired_total", "Writers without an id that were idle for too long."),
-        marks_forgotten_total=MetricHelp(
-            "marks_forgotten_total",
-            "Expired writers with an id that the server has forgotten. If one comes back, it may store events twice.",
-        ),
     ),
     **figures_of(
         "front",
@@ -288,7 +260,7 @@ _OF_PARTS: Final[Figures] = {
 
 def with_kinds(kinds: Kinds) -> Figures:
     """Return the metrics of all parts, with those that some kinds declare."""
-    return {**_OF_PARTS, **{key: figure for kind in kinds for key, figure in kind.figures.items()}}
+    return {**_OF_PARTS, **SCALING.figures, **{key: figure for kind in kinds for key, figure in kind.figures.items()}}
 
 
 STATISTICS: Final = with_kinds(KINDS)

@@ -1,10 +1,9 @@
-"""Errors and segments as messages: the one place where what went wrong becomes an error reply."""
+"""Errors as messages: the one place where what went wrong becomes an error reply."""
 
 import logging
 from typing import Final
 
 from millrace.model.errors import InvalidArgumentError, InvalidNameError
-from millrace.server.container.state.segment import Segment
 from millrace.server.errors import ServerError
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode, WireError
@@ -35,16 +34,3 @@ def error_reply(error: BaseException) -> m.ErrorReply:
         return m.ErrorReply(code=code, message=str(error)[:MESSAGE_LENGTH_MAX])
     logger.error("request failed unexpectedly", exc_info=error)
     return m.ErrorReply(code=ErrorCode.INTERNAL, message="the server failed; its log says how")
-
-
-def segment_info(segment: Segment) -> m.SegmentInfo:
-    """Return the durable state of a segment as a message."""
-    return m.SegmentInfo(
-        segment_id=segment.segment_id,
-        start_offset=segment.start_offset,
-        length=segment.length,
-        event_count=segment.event_count,
-        created_us=segment.created_us,
-        sealed=int(segment.sealed),
-        name=segment.name,
-    )

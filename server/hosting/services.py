@@ -1,92 +1,23 @@
-"""What works on an open container: the services of its kinds, and what streams and writers do by themselves.
+"""What works on an open container: the services of its kinds, and the scaling of streams.
 
 The container owns log, state and checkpoints; here is everything that only uses it. When the container is opened again
 after a failure, all of this is made again with it.
 """
 
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import TypeVar
 
-from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.checkpoint.writer_tables import WriterArchive
-from millrace.server.container.container import SegmentContainer
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.service import Collaborators, RunningService, Service
-from millrace.server.container.writer_commands import WriterCommands
+from millrace.server.container.service import Collaborators
 from millrace.server.front.handlers import Handlers
-from millrace.server.front.requests.segments import SegmentRequests
-from millrace.server.front.requests.writers import WriterRequests
 from millrace.server.host.supervisor import Supervisor
-from millrace.server.kinds.streams.catalog import Catalog
-from millrace.server.kinds.streams.commands import StreamCommands
-from millrace.server.kinds.streams.requests import Explain
+from millrace.server.kinds.writers.expiry import WriterExpiryLoop
+from millrace.server.kinds.writers.uptime import Uptime, boot_id
 from millrace.server.options import ServerOptions
-from millrace.server.streams import (
-    MetricsOptions,
-    ScalingLoop,
-    StreamsOptions,
-    Uptime,
-    WriterExpiryLoop,
-    WritersOptions,
-    boot_id,
-)
+from millrace.server.streams import ScalingLoop
+from millrace.server.streams.service import SCALING
 
 Collaborator = TypeVar("Collaborator")
-
-
-def _segments(made: Collaborators) -> RunningService:
-    return RunningService(requests=[SegmentRequests(made.get(SegmentContainer))])
-
-
-def _writer_expiry(made: Collaborators) -> WriterExpiryLoop:
-    return WriterExpiryLoop(
-        container=made.get(SegmentContainer),
-        writers=made.get(WriterCommands),
-        archive=made.get(CheckpointStore).archive(WriterArchive),
-        uptime=made.get(Uptime),
-        options=made.get(WritersOptions),
-    )
-
-
-def _writers(made: Collaborators) -> RunningService:
-    requests = WriterRequests(made.get(SegmentContainer), made.get(WriterCommands), made.get(StreamCommands))
-    expiry = made.get(WriterExpiryLoop)
-    return RunningService(
-        requests=[requests], loops={"writers": expiry.run}, statistics={"writers": lambda: expiry.statistics}
-    )
-
-
-def _scaling_loop(made: Collaborators) -> ScalingLoop:
-    return ScalingLoop(
-        container=made.get(SegmentContainer),
-        streams=made.get(StreamCommands),
-        catalog=made.get(Catalog),
-        uptime=made.get(Uptime),
-        options=made.get(StreamsOptions),
-        metrics=made.get(MetricsOptions),
-    )
-
-
-def _scaling(made: Collaborators) -> RunningService:
-    scaling = made.get(ScalingLoop)
-    return RunningService(loops={"streams": scaling.run}, statistics={"streams": lambda: scaling.statistics})
-
-
-SERVICES: Final = (
-    Service(begin=_segments),
-    Service(
-        factories={
-            WriterCommands: lambda made: WriterCommands(made.get(SegmentContainer)),
-            WriterExpiryLoop: _writer_expiry,
-        },
-        begin=_writers,
-    ),
-    Service(
-        factories={ScalingLoop: _scaling_loop, Explain: lambda made: Explain(made.get(ScalingLoop).explain)},
-        begin=_scaling,
-    ),
-)
-"""The services that no kind declares."""
 
 
 class ContainerServices:
@@ -99,7 +30,7 @@ class ContainerServices:
 
     def __init__(self, opened: OpenContainer, options: ServerOptions) -> None:
         container = opened.container
-        services = [*(kind.service for kind in container.state.kinds if kind.service is not None), *SERVICES]
+        services = [*(kind.service for kind in container.state.kinds if kind.service is not None), SCALING]
         self.opened = opened
         self._made = Collaborators(
             [

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from millrace.server.container.checkpoint.segment_tables import SEGMENTS
-from millrace.server.container.checkpoint.writer_tables import WRITERS
 from millrace.server.container.kind import Kinds
 
 from .producers import PRODUCERS
+from .segments import SEGMENTS
 from .streams import STREAMS
 from .transactions import TRANSACTIONS
+from .writers import WRITERS
 
 KINDS: Final = Kinds(SEGMENTS, WRITERS, STREAMS, TRANSACTIONS, PRODUCERS)

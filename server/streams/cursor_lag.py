@@ -18,9 +18,8 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
 from millrace.server.kinds.streams.catalog import Catalog
+from millrace.server.kinds.writers.uptime import Uptime
 from millrace.wire import messages as m
-
-from .uptime import Uptime
 
 VISITED_COUNT_MAX: Final = 1000
 """Streams that are looked at each time it is asked; the others are first at the next time."""

@@ -1,6 +1,6 @@
-"""Settings of what streams, and their writers, do by themselves."""
+"""Settings of what streams do by themselves, and of their metrics."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from millrace.server.bounds import demand, demand_above_zero, demand_at_least
 
@@ -36,27 +36,6 @@ class StreamsOptions:
         demand(0 <= self.merge_below < 1, self, "merge_below", "at least 0 and below 1")
         demand_at_least(self, 1, "split_above")
         demand_at_least(self, 0, "split_after_s", "merge_after_s")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritersOptions:
-    """How long the event numbers of idle writers are kept, while servers run; checked when made.
-
-    Attributes:
-        named_idle_s: how long the server remembers an idle writer with an id. Only time in which a server runs counts,
-            in whole steps of a sixteenth of the shorter of these two times.
-        unnamed_idle_s: how long the server remembers an idle writer without an id. Set it above the longest time that a
-            client may be disconnected and come back.
-        marks_count_max: for how many ids, the last ones, the server remembers that they have expired; for others it
-            remembers that for `named_idle_s`. Each takes about 150 B on disk.
-    """
-
-    named_idle_s: int = 30 * 24 * 3600
-    unnamed_idle_s: int = 24 * 3600
-    marks_count_max: int = 100_000
-
-    def __post_init__(self) -> None:
-        demand_above_zero(self, *(item.name for item in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from millrace.server.errors import ServerError
 from millrace.server.kinds.streams.catalog import Catalog
 from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.server.kinds.streams.resizing import ScalePlan
+from millrace.server.kinds.writers.uptime import Uptime
 from millrace.wire import messages as m
 
 from . import retention, scaling
@@ -34,7 +35,6 @@ from .options import MetricsOptions, StreamsOptions
 from .retention import Cut, PartFacts, RetentionDecision, StreamFacts
 from .silent_cursors import SilentCursors
 from .traffic import StreamTraffic
-from .uptime import Uptime
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,8 @@ from millrace.server.container.state.stream import Stream
 from millrace.server.errors import ServerError
 from millrace.server.kinds.streams.catalog import Catalog
 from millrace.server.kinds.streams.commands import StreamCommands
+from millrace.server.kinds.writers.uptime import Uptime
 from millrace.wire import messages as m
-
-from .uptime import Uptime
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import pytest
 import millrace
 from millrace.client.testing import TestServer, server
 from millrace.server.app import Server
-from millrace.server.streams import WritersOptions
+from millrace.server.kinds.writers.options import WritersOptions
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from tests.cli.conftest import Run

@@ -13,7 +13,7 @@ from millrace.client.errors import OutcomeUnknownError, WriterExpiredError
 from millrace.client.write.writer_info import EventOutcome, WriterInfo
 from millrace.model.errors import InvalidArgumentError
 from millrace.server.app import Server
-from millrace.server.streams import WritersOptions
+from millrace.server.kinds.writers.options import WritersOptions
 from tests.support.clock import ManualClock
 from tests.support.servers import server_options
 from tests.support.waiting import at_once

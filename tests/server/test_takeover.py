@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.errors import OwnedElsewhereError, OwnerFencedError
+from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.server.object_store import ObjectInfo
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode

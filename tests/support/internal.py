@@ -3,8 +3,8 @@
 import asyncio
 
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.segment import Segment
+from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from millrace.model.key_range import KEY_SPACE
-from millrace.server.container.writer_commands import WriterCommands
+from millrace.server.kinds.writers.commands import WriterCommands
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.memory_log import LogMedium

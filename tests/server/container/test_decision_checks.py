@@ -11,15 +11,15 @@ from millrace.model.key_range import KEY_SPACE
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionState
 from millrace.server.container.decision_checks import check_decision
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.apply import pin_items
 from millrace.server.container.state.current_batch import EPOCH_MAX, OFFSET_MAX, checked_record
 from millrace.server.container.state.quarantine import Quarantine
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import DecisionMisfitError
+from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.server.kinds.transactions.commands import TransactionCommands
 from millrace.server.kinds.transactions.options import TransactionsOptions
+from millrace.server.kinds.writers.commands import WriterCommands
 from millrace.wire import messages as m
 from millrace.wire.framing import decode, encode
 from tests.server.container.histories import apply

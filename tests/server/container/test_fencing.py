@@ -16,10 +16,8 @@ from millrace.server.container.admission import PendingAppend
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, COPIES_KEPT, CopyPart
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import ORPHAN_SEARCH_INTERVAL_S, OpenContainer
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import (
     ChunkExistsError,
     DiskUnavailableError,
@@ -28,6 +26,8 @@ from millrace.server.errors import (
     ServerError,
     StorageError,
 )
+from millrace.server.kinds.segments.commands import SegmentCommands
+from millrace.server.kinds.writers.commands import WriterCommands
 from millrace.server.ownership import CopyRecord
 from millrace.server.tier2 import ChunkId, chunk_name
 from millrace.server.wal import AcceptedLoss

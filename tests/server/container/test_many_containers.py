@@ -14,11 +14,11 @@ from millrace.server.container.environment import ContainerEnvironment
 from millrace.server.container.ids import container_of, scope_of
 from millrace.server.container.local import next_epoch
 from millrace.server.container.running import OpenContainer
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
 from millrace.server.kinds.registry import KINDS
+from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.server.ownership import FolderOwnership
 from millrace.server.tier2 import ChunkId, ScopedStorage, chunk_name
 from millrace.wire.append_scan import scan_run

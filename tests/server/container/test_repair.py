@@ -11,9 +11,7 @@ import pytest
 from millrace.model.transaction import TransactionState
 from millrace.server.container.log_loss import ACCEPTED_SOURCE
 from millrace.server.container.repair import accept_loss
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.garbage import DeleteAfter
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import (
     ContentLostError,
     SegmentDamagedError,
@@ -22,9 +20,11 @@ from millrace.server.errors import (
     StreamHasExclusiveWriterError,
     WriterFencedError,
 )
+from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.server.kinds.transactions.commands import TransactionCommands
 from millrace.server.kinds.transactions.options import TransactionsOptions
-from millrace.server.streams import ExclusiveCommands
+from millrace.server.kinds.writers.commands import WriterCommands
+from millrace.server.kinds.writers.exclusive import ExclusiveCommands
 from millrace.server.tier2 import ChunkId, chunk_name
 from millrace.server.wal import NEWEST_NAME
 from millrace.wire import messages as m

@@ -18,12 +18,12 @@ from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX
 from millrace.server.container.local import local_container
 from millrace.server.container.options import ContainerOptions
 from millrace.server.container.running import FLUSH_SHARE, OpenContainer
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.startup import open_container
 from millrace.server.container.state.garbage import DeleteAfter
 from millrace.server.errors import StorageError
 from millrace.server.host.metrics import Metrics
 from millrace.server.kinds.registry import KINDS
+from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.server.ownership import FolderOwnership
 from millrace.server.tier2 import ChunkId, ChunkInfo, chunk_name
 from millrace.wire import messages as m

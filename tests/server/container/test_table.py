@@ -6,8 +6,8 @@ from millrace.model.checksum import crc32c
 from millrace.model.key_range import KeyRange
 from millrace.server.container import table as table_module
 from millrace.server.container.checkpoint.segment_tables import ATTRIBUTES, PROGRESS, SEGMENTS
-from millrace.server.container.checkpoint.writer_tables import WRITERS
 from millrace.server.container.table import places_of_texts, range_of_texts, range_texts
+from millrace.server.kinds.writers import WRITERS
 from tests.support.tables import table
 
 

@@ -9,13 +9,13 @@ import pytest
 from millrace.model.producer import Producer, ProducerRow
 from millrace.server.container import container
 from millrace.server.container.views import EntityRows, move
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import DecisionMisfitError, ServerError, TransactionError
 from millrace.server.kinds.producers.row import step
 from millrace.server.kinds.transactions.commands import TransactionCommands
 from millrace.server.kinds.transactions.options import TransactionsOptions
-from millrace.server.streams import ExclusiveCommands
-from millrace.server.streams.expiry import Borders, decide
+from millrace.server.kinds.writers.commands import WriterCommands
+from millrace.server.kinds.writers.exclusive import ExclusiveCommands
+from millrace.server.kinds.writers.expiry_plan import Borders, decide
 from millrace.wire import messages as m
 from tests.server.container.histories import apply
 from tests.server.container.states import new_state

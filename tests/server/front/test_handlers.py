@@ -9,11 +9,11 @@ from typing import Any, cast, get_type_hints
 import pytest
 
 from millrace.server.app import Server
-from millrace.server.front.requests.segments import SegmentRequests
-from millrace.server.front.requests.writers import WriterRequests
 from millrace.server.kinds.producers.requests import ProducerRequests
+from millrace.server.kinds.segments.requests import SegmentRequests
 from millrace.server.kinds.streams.requests import StreamRequests
 from millrace.server.kinds.transactions.requests import TransactionRequests
+from millrace.server.kinds.writers.requests import WriterRequests
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.limits import KIB

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import pytest
 
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.errors import OwnerFencedError, ShuttingDownError, StorageError
 from millrace.server.host.machine import Machine
 from millrace.server.hosting.host import Host
@@ -25,6 +24,7 @@ from millrace.server.hosting.life import (
     STANDBY,
     LifeState,
 )
+from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.server.object_store import ObjectStoreOptions
 from tests.support.clock import ManualClock
 from tests.support.files import SteppedFileSystem

@@ -20,9 +20,11 @@ from millrace.server.kinds.registry import KINDS
 from millrace.server.kinds.streams.catalog import Catalog
 from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.server.kinds.streams.tables import StreamArchive
+from millrace.server.kinds.writers.expiry_plan import step_us
+from millrace.server.kinds.writers.options import WritersOptions
+from millrace.server.kinds.writers.uptime import Uptime
 from millrace.server.ownership import FolderOwnership
-from millrace.server.streams import MetricsOptions, ScalingLoop, StreamsOptions, Uptime, WritersOptions
-from millrace.server.streams.expiry import step_us
+from millrace.server.streams import MetricsOptions, ScalingLoop, StreamsOptions
 from millrace.wire import messages as m
 from millrace.wire.append_scan import scan_run
 from millrace.wire.framing import encode_append_header

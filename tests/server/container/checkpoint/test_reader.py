@@ -3,10 +3,10 @@ import pytest
 from millrace.model.key_range import KEY_SPACE
 from millrace.model.policy import StreamConfig
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.state.labels import tag_label
 from millrace.server.errors import StorageError
 from millrace.server.kinds.streams.tables import StreamArchive
+from millrace.server.kinds.writers.tables import WriterArchive
 from millrace.wire import messages as m
 from tests.server.container.checkpoint.stores import empty_state, save
 from tests.server.container.histories import apply

@@ -1,7 +1,7 @@
 from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.segment_tables import ATTRIBUTES, CHUNKS, PROGRESS, SEGMENTS
 from millrace.server.container.checkpoint.store import CheckpointStore
-from millrace.server.container.checkpoint.writer_tables import WRITERS
+from millrace.server.kinds.writers import WRITERS
 from tests.server.container.checkpoint.stores import empty_state, save
 from tests.server.container.histories import history
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import SegmentSealedError
 from millrace.server.kinds.transactions.commands import AdmittedStep, TransactionCommands
 from millrace.server.kinds.transactions.options import TransactionsOptions
+from millrace.server.kinds.writers.commands import WriterCommands
 from millrace.wire import messages as m
 from tests.server.streams.containers import WHOLE, Streams, halves, streams_in
 from tests.support.clock import ManualClock

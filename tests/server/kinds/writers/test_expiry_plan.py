@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.server.container.state.writer import Writer, WriterRow
-from millrace.server.streams.expiry import Borders, ExpiryPlan, borders, decide, step_us
-from millrace.server.streams.options import WritersOptions
+from millrace.server.kinds.writers.expiry_plan import Borders, ExpiryPlan, borders, decide, step_us
+from millrace.server.kinds.writers.options import WritersOptions
 
 S = 1_000_000
 OPTIONS = WritersOptions(named_idle_s=480, unnamed_idle_s=160)

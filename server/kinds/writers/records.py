@@ -5,16 +5,15 @@ from typing import Any, Final
 
 from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.kind import Applier, RecordStep
+from millrace.server.container.state.clock_history import ClockReading
+from millrace.server.container.state.current_batch import EPOCH_MAX, CurrentBatch
+from millrace.server.container.state.exclusive_writers import held_by
+from millrace.server.container.state.quarantine import CONTAINER
+from millrace.server.container.state.segment_admission import require
+from millrace.server.container.state.sequences import SequenceRefusal, SequenceView
+from millrace.server.container.state.writer import WriterRow, fenced, marked, opened, reset
 from millrace.server.container.views import NamedView, move, move_all
 from millrace.wire import messages as m
-
-from .clock_history import ClockReading
-from .current_batch import EPOCH_MAX, CurrentBatch
-from .exclusive_writers import held_by
-from .quarantine import CONTAINER
-from .segment_admission import require
-from .sequences import SequenceRefusal, SequenceView
-from .writer import WriterRow, fenced, marked, opened, reset
 
 UPTIME_US_MAX: Final = 1 << 62
 """No servers run for so long: what is added to it can still be stored."""

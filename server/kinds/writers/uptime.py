@@ -15,7 +15,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.clock_history import ClockReading
 from millrace.wire import messages as m
 
-from .expiry import step_us
+from .expiry_plan import step_us
 from .options import WritersOptions
 
 RECORD_INTERVAL_S_MAX: Final = 600.0

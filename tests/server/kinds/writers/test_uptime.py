@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.streams import WritersOptions, boot_id
-from millrace.server.streams.expiry import step_us
+from millrace.server.kinds.writers.expiry_plan import step_us
+from millrace.server.kinds.writers.options import WritersOptions
+from millrace.server.kinds.writers.uptime import boot_id
 from tests.server.streams.containers import streams_in
 from tests.support.clock import ManualClock
 from tests.support.storage import MemoryStorage

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from millrace.server.container.writer_commands import WriterCommands
-from millrace.server.streams import WritersOptions
-from millrace.server.streams.expiry import Borders
+from millrace.server.kinds.writers.commands import WriterCommands
+from millrace.server.kinds.writers.expiry_plan import Borders
+from millrace.server.kinds.writers.options import WritersOptions
 from millrace.wire import messages as m
 from millrace.wire.append_run import Sequences
 from millrace.wire.errors import ErrorCode

@@ -9,11 +9,11 @@ from millrace.server.container.loader import page_of_names
 from millrace.server.container.merged_borders import load_merged_index
 from millrace.server.container.requests import page_count
 from millrace.server.container.seek import seek_before_event_time, seek_event_time
-from millrace.server.container.segment_commands import SegmentCommands
 from millrace.server.container.state.segment import Segment
 from millrace.server.errors import InvalidArgumentError
-from millrace.server.front.replies import segment_info
 from millrace.wire import messages as m
+
+from .commands import SegmentCommands
 
 INDEX_ENTRIES_COUNT_MAX: Final = 10_000
 
@@ -26,21 +26,21 @@ class SegmentRequests:
         self._segments = SegmentCommands(container)
 
     async def create_segment(self, message: m.CreateSegment) -> m.SegmentInfo:
-        return segment_info(await self._segments.create(message.name))
+        return _info(await self._segments.create(message.name))
 
     async def get_segment(self, message: m.GetSegment) -> m.SegmentInfo:
-        return segment_info(self._segments.find(segment_id=message.segment_id, name=message.name))
+        return _info(self._segments.find(segment_id=message.segment_id, name=message.name))
 
     async def seal_segment(self, message: m.SealSegment) -> m.SegmentInfo:
         segment = self._container.segment(message.segment_id)
         await self._segments.seal(segment)
-        return segment_info(segment)
+        return _info(segment)
 
     async def truncate_segment(self, message: m.TruncateSegment) -> m.SegmentInfo:
         segment = self._container.segment(message.segment_id)
         await self._segments.truncate(segment, message.offset)
         self._container.reader.forget(segment)
-        return segment_info(segment)
+        return _info(segment)
 
     async def delete_segment(self, message: m.DeleteSegment) -> m.Done:
         segment = self._container.segment(message.segment_id)
@@ -51,7 +51,7 @@ class SegmentRequests:
     async def merge_segment(self, message: m.MergeSegment) -> m.SegmentInfo:
         target = self._container.segment(message.target_id)
         await self._segments.merge(target, source_id=message.source_id, source=message.source)
-        return segment_info(target)
+        return _info(target)
 
     async def list_segments(self, message: m.ListSegments) -> m.SegmentList:
         # So internal segments are not even passed over.
@@ -68,7 +68,7 @@ class SegmentRequests:
                 found = map(cache.find, names)
                 segments = [segment for segment in found if segment is not None and segment.link is None]
             after = names[-1] if names else after
-        return m.SegmentList([m.SegmentDescription(*astuple(segment_info(segment))) for segment in segments], int(more))
+        return m.SegmentList([m.SegmentDescription(*astuple(_info(segment))) for segment in segments], int(more))
 
     async def set_attribute(self, message: m.SetAttribute) -> m.Attribute:
         value = message.value if message.present else None
@@ -112,3 +112,16 @@ class SegmentRequests:
             end=min(message.end, segment.length),
         )
         return m.Interval(*(found or (0, 0)))
+
+
+def _info(segment: Segment) -> m.SegmentInfo:
+    """Return the durable state of a segment as a message."""
+    return m.SegmentInfo(
+        segment_id=segment.segment_id,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        event_count=segment.event_count,
+        created_us=segment.created_us,
+        sealed=int(segment.sealed),
+        name=segment.name,
+    )

@@ -9,6 +9,8 @@ A refusal may rest on what is queued: who passes it on waits first until that is
 from typing import Final
 
 from millrace.model.names import checked_name, internal_name
+from millrace.server.container.admission import check_event_count
+from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.apply_segments import has_merged, merge_marker
 from millrace.server.container.state.segment import ATTRIBUTE_OVERHEAD_BYTES, Segment, attribute_size
 from millrace.server.errors import (
@@ -21,9 +23,6 @@ from millrace.server.errors import (
 )
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB, NAME_SIZE_BYTES_MAX
-
-from .admission import check_event_count
-from .container import SegmentContainer
 
 ATTRIBUTE_VALUE_SIZE_BYTES_MAX: Final = 64 * KIB
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from millrace.model.limits import SEGMENTS_PER_STREAM_MAX
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.kinds.streams.commands import StreamCommands
-from millrace.server.streams import ExclusiveCommands
 from millrace.wire import messages as m
+
+from .commands import WriterCommands
+from .exclusive import ExclusiveCommands
 
 
 class WriterRequests:

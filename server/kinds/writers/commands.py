@@ -1,4 +1,4 @@
-"""Decisions about writers, taken like those about segments (`segment_commands`): who has an id, and how far it is."""
+"""Decisions about writers, taken like those about segments (`segments.commands`): who has an id, and how far it is."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -8,6 +8,8 @@ from typing import Final
 
 from millrace.model.names import checked_writer_id
 from millrace.model.sequence_row import NO_SEQUENCE
+from millrace.server.container.admission import check_writer
+from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.sequences import StreamProgress, check_told
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import Writer, WriterRow, is_among
@@ -20,9 +22,6 @@ from millrace.server.errors import (
     WriterUnknownError,
 )
 from millrace.wire import messages as m
-
-from .admission import check_writer
-from .container import SegmentContainer
 
 STREAMS_PER_WRITER_COUNT_MAX: Final = 4096
 """Streams of which the server keeps how far one writer is there."""

@@ -3,13 +3,11 @@
 from typing import Final
 
 from millrace.model.sequence_row import SequenceRow
-from millrace.server.container.kind import Detail, Kind
-from millrace.server.container.state import apply_writers
+from millrace.server.container.checkpoint.reader import KindArchive
+from millrace.server.container.kind import Detail
 from millrace.server.container.state.sequences import SequenceRefusal, SequenceView, StreamProgress
 from millrace.server.container.state.writer import Writer, WriterRow
 from millrace.server.container.table import Row, Table
-
-from .reader import KindArchive
 
 SEQUENCES: Final = Table(
     "sequences",
@@ -44,7 +42,7 @@ def _load_sequences(writer: Writer, rows: list[Row]) -> None:
         writer.streams[stream_id] = StreamProgress(stream_id, view)
 
 
-_WRITERS: Final = Table(
+TABLE: Final = Table(
     "writers",
     number=8,
     key=["writer_number"],
@@ -55,7 +53,8 @@ _WRITERS: Final = Table(
 )
 
 
-def _row(writer: Writer) -> Row:
+def row_of(writer: Writer) -> Row:
+    """Return the row of a writer."""
     row = writer.row
     return (
         row.number,
@@ -69,7 +68,7 @@ def _row(writer: Writer) -> Row:
     )
 
 
-def _load(
+def load(
     *,
     writer_number: int,
     epoch: int,
@@ -80,6 +79,7 @@ def _load(
     writer_id: str,
     nonces: bytes,
 ) -> Writer:
+    """Return a writer from the columns of its row."""
     row = WriterRow(
         number=writer_number,
         writer_id=writer_id,
@@ -89,6 +89,11 @@ def _load(
         nonces=nonces,
     )
     return Writer(row, active_us=active_us, seen_uptime_us=seen_uptime_us)
+
+
+DETAILS: Final[tuple[Detail[Writer], ...]] = (
+    Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences, forget_column="stream_id"),
+)
 
 
 class WriterArchive(KindArchive[Writer]):
@@ -109,16 +114,3 @@ class WriterArchive(KindArchive[Writer]):
             f"ORDER BY seen_uptime_us DESC LIMIT 1 OFFSET {newest_count - 1}"
         )
         return found[0] if found else 0
-
-
-WRITERS: Final[Kind[Writer]] = Kind(
-    table=_WRITERS,
-    name_column="writer_id",
-    row=_row,
-    load=_load,
-    make=Writer,
-    details=(Detail(table=SEQUENCES, row=_row_of_sequences, load=_load_sequences, forget_column="stream_id"),),
-    archive=WriterArchive,
-    records=apply_writers.RECORDS,
-    transitions=apply_writers.TRANSITIONS,
-)

@@ -9,14 +9,14 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from millrace.server.container.checkpoint.writer_tables import WriterArchive
 from millrace.server.container.container import SegmentContainer
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import ServerError
 from millrace.wire import messages as m
 
-from .expiry import Borders, borders, decide
+from .commands import WriterCommands
+from .expiry_plan import Borders, borders, decide
 from .options import WritersOptions
+from .tables import WriterArchive
 from .uptime import Uptime
 
 logger = logging.getLogger(__name__)

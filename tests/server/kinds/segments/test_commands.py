@@ -9,8 +9,8 @@ import pytest
 
 from millrace.model.key_range import KEY_SPACE
 from millrace.server.container.options import ContainerOptions
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import SegmentExistsError
+from millrace.server.kinds.writers.commands import WriterCommands
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from millrace.wire.framing import encode

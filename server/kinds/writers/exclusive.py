@@ -20,7 +20,6 @@ from millrace.server.container.entity_cache import Pins
 from millrace.server.container.state.exclusive_writers import EXCLUSIVE_WRITERS_COUNT_MAX
 from millrace.server.container.state.stream import Stream
 from millrace.server.container.state.writer import WriterRow
-from millrace.server.container.writer_commands import WriterCommands
 from millrace.server.errors import (
     InvalidArgumentError,
     StreamNotFoundError,
@@ -30,6 +29,8 @@ from millrace.server.errors import (
 from millrace.server.kinds.aborts import abort_all_on
 from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.wire import messages as m
+
+from .commands import WriterCommands
 
 POSITIONS_TOLD_COUNT_MAX: Final = 16
 """Positions of a cut that an error names; of more than these, those come first in which it differs from the other."""

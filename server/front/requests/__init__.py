@@ -1,1 +1,0 @@
-"""The requests about each kind of entity, one class each: message in, reply out."""
