@@ -3,8 +3,8 @@
 import asyncio
 import heapq
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 
 class ManualClock:
@@ -104,3 +104,20 @@ class HastyClock(ManualClock):
     async def sleep(self, duration_s: float) -> None:
         self.move(max(0.0, duration_s))
         await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def passing_time(clock: ManualClock, step_s: float = 0.01) -> AsyncIterator[None]:
+    """Move a clock in each turn of the event loop, so that what runs by itself goes on."""
+
+    async def move() -> None:
+        while True:
+            clock.move(step_s)
+            await asyncio.sleep(0)
+
+    moving = asyncio.create_task(move())
+    try:
+        yield
+    finally:
+        moving.cancel()
+        await asyncio.wait([moving])
