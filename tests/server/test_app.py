@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.request
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from tests.support.folders import tmp_path, tree
 from tests.support.pairs import Program
 from tests.support.protocol import Peer
 from tests.support.s3 import Bucket
-from tests.support.servers import server_options
+from tests.support.servers import QUIET, server_options
 from tests.support.storage import FaultyStorage
 from tests.support.waiting import PATIENCE_S, until
 
@@ -269,3 +271,22 @@ async def test_sigint_ends_an_idle_server_in_good_order(tmp_path: Path) -> None:
         assert await server.end(signal.SIGINT) == 0
         assert loop.time() - started_s < 5
     assert "Traceback" not in server.said
+
+
+@pytest.mark.asyncio
+async def test_damage_that_a_task_in_the_background_meets_is_restored_while_the_server_runs(tmp_path: Path) -> None:
+    """Behaviour 41: it is no reason to stop the server, though nobody has asked for what is damaged."""
+    storage = FaultyStorage()
+    options = server_options(tmp_path, container=replace(QUIET, verified_at_once_count_max=0))
+    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        await peer.ask(m.CreateStream("a/b", 1, ""), m.StreamInfo)
+        await server.opened.flusher.checkpoint()
+        await server.opened.flusher.copy()
+    folder = tmp_path / "containers" / "0000"
+    with closing(sqlite3.connect(folder / "checkpoint.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE streams SET name = name || 'x'")
+    async with Server(options, storage=storage) as server:
+        await until(lambda: [*folder.glob("checkpoint.db.damaged-*")] and not server.health())
+        async with await Peer.connect(server.address) as peer:
+            assert (await peer.ask(m.GetStream("a/b"), m.StreamInfo)).name == "a/b"
+        assert server.failure is None

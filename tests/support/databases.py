@@ -20,6 +20,7 @@ class FaultyDatabases(OsFileSystem):
         self.spare_pages_count: int | None = None
         # Called with the path before a database is opened to be read only.
         self.on_reading: Callable[[Path], None] = lambda path: None
+        self._full: list[sqlite3.Connection] = []
 
     def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
         if mode == "ro":
@@ -28,7 +29,15 @@ class FaultyDatabases(OsFileSystem):
         if self.spare_pages_count is not None:
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             connection.execute(f"PRAGMA max_page_count={max(1, pages + self.spare_pages_count)}")
+            self._full.append(connection)
         return connection
+
+    def make_room(self) -> None:
+        """Remove the bound, also of the databases that are open."""
+        self.spare_pages_count = None
+        for connection in self._full:
+            with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
+                connection.execute("PRAGMA max_page_count=100000")
 
 
 class ImageDatabase(sqlite3.Connection):

@@ -54,6 +54,7 @@ from tests.support.storage import FaultyStorage
 SERVER_ID: Final = uuid.UUID(int=7)
 FOLDER: Final = Path("/data")
 CHECKPOINT: Final = FOLDER / "checkpoint.db"
+WAL: Final = FOLDER / "wal"
 SESSION_ID: Final = bytes(range(16))
 FRAME_TYPE_OFFSET: Final = 8
 
@@ -232,6 +233,7 @@ class Scenario:
     """
 
     number: int = 0
+    server_id: uuid.UUID = SERVER_ID
     wal: WalOptions | None = None
     storage: FaultyStorage = field(default_factory=FaultyStorage)
     files: MemoryFileSystem = field(default_factory=MemoryFileSystem)
@@ -257,13 +259,13 @@ class Scenario:
             files,
             self.checkpoint,
             KINDS,
-            owner=LogOwner(self.number, SERVER_ID),
+            owner=LogOwner(self.number, self.server_id),
             verified_at_once_count_max=container.verified_at_once_count_max,
         )
         storage = ScopedStorage(self.store or self.storage, scope_of(self.number))
         return ContainerEnvironment(
             container=self.number if number is None else number,
-            server_id=SERVER_ID,
+            server_id=self.server_id,
             ownership=FolderOwnership(await next_epoch(checkpoints, storage)),
             checkpoints=checkpoints,
             storage=storage,
@@ -302,7 +304,7 @@ class Scenario:
     def _make_log(self) -> Log:
         if self.wal is None:
             return MemoryLog(self.log, clock=self.clock)
-        owner = LogOwner(container_id=self.number, server_id=SERVER_ID)
+        owner = LogOwner(container_id=self.number, server_id=self.server_id)
         return Wal(
             self.disk or self.files, self.folder / "wal", self.wal, clock=self.clock, owner=owner, metrics=Metrics()
         )

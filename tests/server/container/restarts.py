@@ -1,58 +1,30 @@
-"""Servers that are filled and stopped, and started again on what a test has left of their folders."""
+"""Containers that are filled and closed, and opened again on what a test has left of their files."""
 
-from pathlib import Path
-
-from millrace.server.app import Server
+from millrace.server.container.options import ContainerOptions
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
-from tests.support.protocol import Peer, Stored
-from tests.support.servers import BUSY, QUIET, server_options
-from tests.support.storage import FaultyStorage
-from tests.support.waiting import settled
-
-CONTAINER = "containers/0000"
+from tests.support.scenario import CHECKPOINT, FOLDER, WAL, Scenario
+from tests.support.servers import QUIET
 
 
-def logs(folder: Path) -> list[Path]:
-    return sorted((folder / CONTAINER / "wal").glob("wal-*.log"))
-
-
-def chunks(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.chunk"))
-
-
-def lose_checkpoints(folder: Path) -> None:
-    """Remove the checkpoint and its copies."""
-    for path in (folder / CONTAINER / "checkpoint.db", *(folder / "tier2" / "c0000" / "checkpoints").iterdir()):
-        path.unlink()
-
-
-async def filled(folder: Path, *, size: int, container: object = BUSY, storage: FaultyStorage | None = None) -> bytes:
-    """Let a server store something in raw/a, and stop it in good order."""
-    async with (
-        Server(server_options(folder, container=container), storage=storage) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+async def filled(scenario: Scenario, *, size: int, is_published: bool = False) -> bytes:
+    """Store something in raw/a and in the checkpoint; if `is_published`, in tier 2 and in a copy of the checkpoint."""
+    content = b""
+    async with scenario.running() as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
-        content = b""
         while len(content) < size:
             piece = (len(content) // 7).to_bytes(4, "little") * KIB
-            (outcome,) = await peer.settled(await peer.append(segment_id, piece))
-            if isinstance(outcome, Stored):
-                content += piece
-        if container is BUSY:  # all of it goes to tier 2, and into a copy of the checkpoint
-            await settled(server)
-            await server.opened.flusher.checkpoint()
-            await server.opened.flusher.copy()
+            await peer.store(segment_id, piece)
+            content += piece
+            if is_published and (len(content) % (64 * KIB) == 0 or len(content) >= size):
+                await run.published()
+        await run.opened.flusher.checkpoint()
     return content
 
 
-async def found(folder: Path, *, storage: FaultyStorage | None = None, container: object = QUIET) -> bytes:
-    """Return what a server serves of raw/a."""
-    async with (
-        Server(server_options(folder, container=container), storage=storage) as server,
-        await Peer.connect(server.address) as peer,
-    ):
+async def found(scenario: Scenario, *, container: ContainerOptions = QUIET) -> bytes:
+    """Return what a container serves of raw/a."""
+    async with scenario.running(container=container) as run, run.peer() as peer:
         info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
         return await peer.read_all(info.segment_id)
 
@@ -64,18 +36,15 @@ def flip(data: bytes, name: bytes = b"raw/a") -> bytes:
     return bytes(damaged)
 
 
-def damage_checkpoint(folder: Path) -> None:
-    path = folder / CONTAINER / "checkpoint.db"
-    path.write_bytes(flip(path.read_bytes()))
+def damage_checkpoint(scenario: Scenario) -> None:
+    scenario.files.replace_content(CHECKPOINT, flip(scenario.files.content(CHECKPOINT)))
 
 
-def set_aside(folder: Path) -> list[str]:
-    return [path.name for path in (folder / CONTAINER).glob("checkpoint.db.damaged-*")]
+def set_aside(scenario: Scenario, reason: str = "damaged") -> list[str]:
+    """Return the names of the checkpoints that were set aside."""
+    return [name for name in scenario.files.list_directory(FOLDER) if name.startswith(f"checkpoint.db.{reason}-")]
 
 
-async def saved_and_copied(server: Server) -> None:
-    """Let the server flush, save a checkpoint and publish a copy of it."""
-    flusher = server.opened.flusher
-    await flusher.flush()
-    await flusher.checkpoint()
-    await flusher.copy()
+def logs(scenario: Scenario) -> list[str]:
+    """Return the names of the files of the log."""
+    return [name for name in scenario.files.list_directory(WAL) if name.startswith("wal-")]

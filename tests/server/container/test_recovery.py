@@ -1,16 +1,11 @@
 """Recovering the checkpoint, its copies and the log, where one of them is missing, older or damaged."""
 
-import asyncio
-import contextlib
-import shutil
-import sqlite3
 import uuid
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from millrace.server.app import Server
 from millrace.server.container.checkpoint.backup import (
     CHECKPOINT_PREFIX,
     PART_HEADER_SIZE_BYTES,
@@ -19,92 +14,92 @@ from millrace.server.container.checkpoint.backup import (
     parse_part_name,
 )
 from millrace.server.errors import LogCorruptError
-from millrace.server.wal import LogOwner, Wal
+from millrace.server.wal import LogOwner
 from millrace.wire import messages as m
 from millrace.wire.limits import KIB
-from tests.server.container.restarts import (
-    CONTAINER,
-    chunks,
-    damage_checkpoint,
-    filled,
-    flip,
-    found,
-    lose_checkpoints,
-    saved_and_copied,
-    set_aside,
-)
-from tests.support.protocol import Peer
-from tests.support.servers import QUIET, SMALL_WAL, server_options
-from tests.support.storage import FaultyStorage
-from tests.support.waiting import PATIENCE_S
+from tests.server.container.restarts import damage_checkpoint, filled, flip, found, set_aside
+from tests.support.clock import passing_time
+from tests.support.scenario import CHECKPOINT, FOLDER, WAL, Scenario
+from tests.support.servers import QUIET, SMALL_WAL
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_lost_checkpoint_is_rebuilt_from_a_log_that_goes_back_to_the_beginning(tmp_path: Path) -> None:
+async def test_a_lost_checkpoint_is_rebuilt_from_a_log_that_goes_back_to_the_beginning(scenario: Scenario) -> None:
     """Behaviour 41: derived files are rebuilt."""
-    content = await filled(tmp_path, size=20 * KIB, container=QUIET)
-    (tmp_path / CONTAINER / "checkpoint.db").unlink()
+    scenario.wal = SMALL_WAL
+    content = await filled(scenario, size=20 * KIB)
+    scenario.files.remove(CHECKPOINT)
     for _ in range(2):
-        assert await found(tmp_path) == content
+        assert await found(scenario) == content
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("damage", ["lost", "flipped"])
-async def test_a_lost_checkpoint_comes_back_from_its_copy_in_tier_2(tmp_path: Path, damage: str) -> None:
+async def test_a_lost_checkpoint_comes_back_from_its_copy_in_tier_2(scenario: Scenario, damage: str) -> None:
     """Behaviour 41: a flipped bit in the checkpoint: detected, restored, nothing deleted; the damaged one is kept."""
-    content = await filled(tmp_path, size=900 * KIB)
-    path = tmp_path / CONTAINER / "checkpoint.db"
+    scenario.wal = SMALL_WAL
+    content = await filled(scenario, size=900 * KIB, is_published=True)
     if damage == "lost":
-        path.unlink()
+        scenario.files.remove(CHECKPOINT)
     else:
-        data = bytearray(path.read_bytes())
-        data[data.index(b"raw/")] ^= 16
-        path.write_bytes(data)
-    known = {chunk.name for chunk in (tmp_path / "tier2" / "c0000" / "segments").rglob("*.chunk")}
+        damage_checkpoint(scenario)
+    known = set(scenario.storage.names())
     impatient = replace(QUIET, orphan_grace_s=0.0, garbage_interval_s=0.0, checkpoint_interval_s=0.01)
     for _ in range(2):
-        assert await found(tmp_path, container=impatient) == content
-        assert known <= {chunk.name for chunk in (tmp_path / "tier2" / "c0000" / "segments").rglob("*.chunk")}
-    assert (damage == "lost") == (not list((tmp_path / CONTAINER).glob("*.damaged-*")))
+        async with (
+            scenario.running(container=impatient, in_background=True) as run,
+            run.peer() as peer,
+            passing_time(scenario.clock),
+        ):
+            info = await peer.ask(m.GetSegment(0, "raw/a"), m.SegmentInfo)
+            assert await peer.read_all(info.segment_id) == content
+        assert known <= set(scenario.storage.names())
+    assert (damage == "lost") == (not set_aside(scenario))
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("what", ["the log was recycled", "the log is gone, too"])
-async def test_without_checkpoint_and_copies_nothing_is_started_and_nothing_deleted(tmp_path: Path, what: str) -> None:
+async def test_without_checkpoint_and_copies_nothing_is_started_and_nothing_deleted(
+    scenario: Scenario, what: str
+) -> None:
     """Behaviour 41: starting would take the chunks of tier 2 for orphans."""
-    await filled(tmp_path, size=900 * KIB)
-    lose_checkpoints(tmp_path)
+    scenario.wal = SMALL_WAL
+    await filled(scenario, size=900 * KIB, is_published=True)
+    scenario.files.remove(CHECKPOINT)
+    for name in scenario.storage.names(CHECKPOINT_PREFIX):
+        await scenario.storage.delete(name)
     if "gone" in what:
-        shutil.rmtree(tmp_path / CONTAINER / "wal")
-    before = chunks(tmp_path)
+        for name in scenario.files.list_directory(WAL):
+            scenario.files.remove(WAL / name)
+    before = scenario.storage.names()
     with pytest.raises(LogCorruptError, match="no checkpoint"):
-        await Server(server_options(tmp_path, container=QUIET)).start()
-    assert chunks(tmp_path) == before
+        async with scenario.running():
+            pass
+    assert scenario.storage.names() == before
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("copies", ["none", "damaged"])
 async def test_a_damaged_checkpoint_is_rebuilt_from_a_log_that_goes_back_to_the_beginning(
-    tmp_path: Path, copies: str
+    scenario: Scenario, copies: str
 ) -> None:
     """Behaviour 41: also where no copy helps; at the first start, and nothing is set aside again at the next ones."""
-    storage = FaultyStorage()
-    options = server_options(tmp_path, container=QUIET)
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    storage, scenario.wal = scenario.storage, SMALL_WAL
+    async with scenario.running() as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"x" * 100)
+        await run.opened.flusher.checkpoint()
         if copies == "damaged":
-            await server.opened.flusher.checkpoint()
-            await server.opened.flusher.copy()
+            await run.opened.flusher.copy()
     for name in storage.names(CHECKPOINT_PREFIX):
         storage.replace(name, flip(storage.content(name)))
-    damage_checkpoint(tmp_path)
+    damage_checkpoint(scenario)
     for _ in range(3):
-        assert await found(tmp_path, storage=storage) == b"x" * 100
-        assert set_aside(tmp_path) == ["checkpoint.db.damaged-1"]
+        assert await found(scenario) == b"x" * 100
+        assert set_aside(scenario) == ["checkpoint.db.damaged-1"]
 
 
 def repacked(name: str, data: bytes, content: bytes) -> bytes:
@@ -118,186 +113,164 @@ def repacked(name: str, data: bytes, content: bytes) -> bytes:
 
 
 @pytest.mark.asyncio
-async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(tmp_path: Path) -> None:
+async def test_a_damaged_copy_of_a_large_checkpoint_gives_way_to_an_older_one(scenario: Scenario) -> None:
     """Behaviour 41: every row of a copy is verified before it is used, for an older one may be better."""
-    storage = FaultyStorage()
-    options = server_options(tmp_path, container=replace(QUIET, verified_at_once_count_max=0))
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    storage = scenario.storage
+    container = replace(QUIET, verified_at_once_count_max=0)
+    async with scenario.running(container=container) as run, run.peer() as peer:
         segments = [await peer.create_segment(f"raw/{name}") for name in "abc"]
         for _ in range(2):
             await peer.store(segments[-1], b"x" * 100)
-            await server.opened.flusher.checkpoint()
-            await server.opened.flusher.copy()
+            await run.opened.flusher.checkpoint()
+            await run.opened.flusher.copy()
     _, newer = storage.names(CHECKPOINT_PREFIX)
-    path = tmp_path / CONTAINER / "checkpoint.db"
     # A row that a start does not read.
-    path.write_bytes(storage.content(newer)[PART_HEADER_SIZE_BYTES:])
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    scenario.files.replace_content(CHECKPOINT, storage.content(newer)[PART_HEADER_SIZE_BYTES:])
+    with closing(scenario.files.database(CHECKPOINT)) as connection:
         connection.execute("UPDATE segments SET created_us = created_us + 1 WHERE segment_id = ?", [segments[0]])
-    storage.replace(newer, repacked(newer, storage.content(newer), path.read_bytes()))
-    path.unlink()
+    storage.replace(newer, repacked(newer, storage.content(newer), scenario.files.content(CHECKPOINT)))
+    scenario.files.remove(CHECKPOINT)
 
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container) as run, run.peer() as peer:
         for segment_id, length in zip(segments, (0, 0, 200), strict=True):
             assert (await peer.info(segment_id)).length == length
-        assert not server.health()
-        assert set_aside(tmp_path) == []
+        assert not run.container.refusal
+        assert set_aside(scenario) == []
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("is_same_sequence", [False, True], ids=["later sequence", "same sequence"])
-async def test_an_older_checkpoint_gives_way_to_its_newest_copy(tmp_path: Path, is_same_sequence: bool) -> None:
+async def test_an_older_checkpoint_gives_way_to_its_newest_copy(scenario: Scenario, is_same_sequence: bool) -> None:
     """Behaviour 85: it leads to a chunk that was written again and deleted since; its epoch was used since, too."""
-    storage = FaultyStorage()
-    options = server_options(tmp_path, container=replace(QUIET, garbage_interval_s=0.0))
-    path = tmp_path / CONTAINER / "checkpoint.db"
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    storage = scenario.storage
+    container = replace(QUIET, garbage_interval_s=0.0)
+    files = scenario.files
+    async with scenario.running(container=container) as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"a" * 100)
-        await saved_and_copied(server)
+        await run.published()
         if is_same_sequence:
             # The bytes are in the log still: a flush adds nothing to it.
             await peer.store(segment_id, b"b" * 100)
-            await server.opened.flusher.checkpoint()
-        older = path.read_bytes()
+            await run.opened.flusher.checkpoint()
+        older = files.content(CHECKPOINT)
         if is_same_sequence:
-            await saved_and_copied(server)
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+            await run.published()
+    async with scenario.running(container=container) as run, run.peer() as peer:
         if not is_same_sequence:
             await peer.store(segment_id, b"b" * 100)
-            await saved_and_copied(server)
-        epoch = server.opened.environment.epoch
+            await run.published()
+        epoch = run.opened.environment.epoch
         names = storage.names()
         newest = storage.names(CHECKPOINT_PREFIX)[-1]
-    path.write_bytes(older)
+    files.replace_content(CHECKPOINT, older)
 
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running(container=container) as run, run.peer() as peer:
         assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100
-        assert server.opened.environment.epoch > epoch or is_same_sequence
-        assert server.opened.keeps_orphans
-        restored_from = server.opened.summary.restored_from
+        assert run.opened.environment.epoch > epoch or is_same_sequence
+        assert run.opened.keeps_orphans
+        restored_from = run.opened.summary.restored_from
         assert newest.startswith(f"c0000/{restored_from}-")
-        assert path.with_name("checkpoint.db.older-1").read_bytes() == older
+        assert files.content(FOLDER / "checkpoint.db.older-1") == older
         assert storage.names() == names
         assert await peer.store(segment_id, b"c" * 100) == [200]
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
-        assert server.opened.summary.restored_from == ""
+    async with scenario.running(container=container) as run, run.peer() as peer:
+        assert run.opened.summary.restored_from == ""
         assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100 + b"c" * 100
-    assert not path.with_name("checkpoint.db.older-2").exists()
+    assert set_aside(scenario, "older") == ["checkpoint.db.older-1"]
 
 
 @pytest.mark.asyncio
-async def test_an_older_checkpoint_after_its_newest_copy_is_completed_by_the_log(tmp_path: Path) -> None:
+async def test_an_older_checkpoint_after_its_newest_copy_is_completed_by_the_log(scenario: Scenario) -> None:
     """Behaviour 85: what it does not know is in the log, which is recycled after a copy only."""
-    storage = FaultyStorage()
-    options = server_options(tmp_path, container=replace(QUIET, garbage_interval_s=0.0))
-    path = tmp_path / CONTAINER / "checkpoint.db"
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    container = replace(QUIET, garbage_interval_s=0.0)
+    files = scenario.files
+    async with scenario.running(container=container) as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
-        await saved_and_copied(server)
+        await run.published()
         await peer.store(segment_id, b"a" * 100)
-        await server.opened.flusher.checkpoint()
-        older = path.read_bytes()
+        await run.opened.flusher.checkpoint()
+        older = files.content(CHECKPOINT)
         await peer.store(segment_id, b"b" * 100)
-        await server.opened.flusher.flush()
-        await server.opened.flusher.checkpoint()
-    path.write_bytes(older)
+        await run.opened.flusher.flush()
+        await run.opened.flusher.checkpoint()
+    files.replace_content(CHECKPOINT, older)
 
     for _ in range(2):
-        async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+        async with scenario.running(container=container) as run, run.peer() as peer:
             assert await peer.read_all(segment_id) == b"a" * 100 + b"b" * 100
-            assert server.opened.summary.restored_from == ""
+            assert run.opened.summary.restored_from == ""
 
 
 @pytest.mark.asyncio
-async def test_a_copy_of_another_server_is_not_restored(tmp_path: Path) -> None:
+async def test_a_copy_of_another_server_is_not_restored(scenario: Scenario) -> None:
     """Behaviour 81: however new its name says that it is, and whether the checkpoint is there or not."""
-    storage = FaultyStorage()
-    options = server_options(tmp_path, container=QUIET)
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    storage = scenario.storage
+    async with scenario.running() as run, run.peer() as peer:
         segment_id = await peer.create_segment("raw/a")
         await peer.store(segment_id, b"a" * 100)
-        await saved_and_copied(server)
-    others = FaultyStorage()
-    folder = tmp_path.with_name("other")
-    async with Server(server_options(folder), storage=others) as server, await Peer.connect(server.address) as peer:
+        await run.published()
+    foreign = Scenario(server_id=uuid.UUID(int=8))
+    async with foreign.running() as run, run.peer() as peer:
         for name in "abcdefghij":
             await peer.create_segment(f"raw/{name}")
-        await saved_and_copied(server)
-    (name,) = others.names(CHECKPOINT_PREFIX)
-    await storage.publish(name, [others.content(name)])
+        await run.published()
+    (name,) = foreign.storage.names(CHECKPOINT_PREFIX)
+    await storage.publish(name, [foreign.storage.content(name)])
     assert name == storage.names(CHECKPOINT_PREFIX)[-1]
 
     for is_missing in (False, True):
         if is_missing:
-            (tmp_path / CONTAINER / "checkpoint.db").unlink()
-        async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+            scenario.files.remove(CHECKPOINT)
+        async with scenario.running() as run, run.peer() as peer:
             assert await peer.read_all(segment_id) == b"a" * 100
-            assert bool(server.opened.summary.restored_from) == is_missing
+            assert bool(run.opened.summary.restored_from) == is_missing
 
 
 @pytest.mark.asyncio
-async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(tmp_path: Path) -> None:
+async def test_a_copy_that_the_log_was_recycled_beyond_is_refused(scenario: Scenario) -> None:
     """Behaviour 41: restored, it would serve holes; refused, however often one tries, until a newer one is there."""
-    storage = FaultyStorage()
-    # So large that the flusher sees no reason to do anything by itself.
-    options = server_options(tmp_path, container=QUIET, wal=replace(SMALL_WAL, files_max=64))
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    storage = scenario.storage
+    async with scenario.running() as run, run.peer() as peer:
         segment_id, other = await peer.create_segment("raw/a"), await peer.create_segment("raw/other")
-        flusher = server.opened.flusher
         for number in range(3):
             await peer.store(segment_id, b"%d" % number * 100)
             await peer.store(other, *[bytes(32 * KIB)] * 12)
-            await flusher.flush()
-            await flusher.checkpoint()
-            await flusher.copy()
+            await run.published()
         content = await peer.read_all(segment_id)
-        wal = server.opened.container.log
-        assert isinstance(wal, Wal)
-        # A thread recycles them one after the other; a stop waits for one only.
-        async with asyncio.timeout(PATIENCE_S):
-            while wal._pool._released:
-                await peer.info(segment_id)
     newest = storage.names(CHECKPOINT_PREFIX)[-1]
     good = storage.content(newest)
     storage.replace(newest, flip(good))
-    damage_checkpoint(tmp_path)
+    damage_checkpoint(scenario)
     chunk_names = storage.names()
 
     for _ in range(3):
         with pytest.raises(LogCorruptError, match="needs the log from sequence"):
-            await Server(options, storage=storage).start()
+            async with scenario.running():
+                pass
         assert storage.names() == chunk_names
     storage.replace(newest, good)
-    async with Server(options, storage=storage) as server, await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         assert await peer.read_all(segment_id) == content
 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flushes", [False, True], ids=["unflushed", "flushed"])
-async def test_a_merge_in_the_log_is_replayed_with_what_is_around_it(tmp_path: Path, flushes: bool) -> None:
+async def test_a_merge_in_the_log_is_replayed_with_what_is_around_it(scenario: Scenario, flushes: bool) -> None:
     """Behaviours 20 and 39: appends, a merge and appends again, after a kill, in any state of flushing."""
-    server = Server(server_options(tmp_path, container=QUIET))
-    await server.start()
-    async with await Peer.connect(server.address) as peer:
+    async with scenario.running() as run, run.peer() as peer:
         target, source = await peer.create_segment("raw/target"), await peer.create_segment("raw/source")
         await peer.store(target, *[b"a" * 100] * 3)
         await peer.store(source, *[b"b" * 100] * 3)
         await peer.ask(m.SealSegment(source), m.SegmentInfo)
         if flushes:
-            await server.opened.flusher.flush()
-            await server.opened.flusher.checkpoint()
+            await run.opened.flusher.flush()
+            await run.opened.flusher.checkpoint()
         await peer.ask(m.MergeSegment(target_id=target, source_id=source), m.SegmentInfo)
         await peer.store(target, *[b"c" * 100] * 3)
-    killed = tmp_path.with_name("killed")
-    await asyncio.to_thread(shutil.copytree, tmp_path, killed)
-    await server.stop()
     for _ in range(2):
-        async with (
-            Server(server_options(killed, container=QUIET)) as server,
-            await Peer.connect(server.address) as peer,
-        ):
+        async with scenario.running() as run, run.peer() as peer:
             assert await peer.read_all(target) == b"a" * 300 + b"b" * 300 + b"c" * 300
             assert (await peer.info(target)).event_count == 9
-            server.opened.container.segment(target).index.check()
+            run.container.segment(target).index.check()
