@@ -72,7 +72,7 @@ class ServerStatistics:
     unflushed_segments: int
     exclusive_writers: int
     sequences_refused_total: int
-    # Segments, streams, writers, transactions and producers that the log contradicts.
+    # Entities that the log contradicts.
     damaged_entities: int
     request_bytes: int
     reader_bytes: int

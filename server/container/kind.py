@@ -83,6 +83,8 @@ class Kind(Generic[Entity]):
         archive: makes what reads the stored entities, with the queries of this kind, of a `CheckpointReader`.
         records: what each of its records does.
         transitions: what records do to the rows of this kind in either view (see `views`), also records of other kinds.
+        problems: yields what is wrong with the entities of a stored `ContainerState`, for `millrace verify`; loads them
+            all, and blocks. None if nothing is checked but the rows.
         service: what works on its entities in an open container; None if nothing does.
         scopes: further names under which a message can name entities (see `m.Names`), each with what returns the
             segments that are meant with an entity.
@@ -98,6 +100,7 @@ class Kind(Generic[Entity]):
     archive: "Callable[[Any, Kind[Entity]], Archive[Entity]]"
     records: Mapping[type[m.Record], RecordStep] = field(default_factory=dict)
     transitions: Mapping[type[m.Record], Applier] = field(default_factory=dict)
+    problems: Callable[[Any], Iterable[str]] | None = None
     service: Service | None = None
     scopes: Mapping[str, Callable[[Entity], Sequence[int]]] = field(default_factory=dict)
 

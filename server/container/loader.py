@@ -1,6 +1,6 @@
 """Loads entities that are not resident, in a thread; concurrent requests for one entity share a load.
 
-Idle segments, streams, writers, producers and outcomes of transactions are in the checkpoint. Reading them blocks, so
+Idle entities of all kinds are in the checkpoint. Reading them blocks, so
 the event loop never does it: a request is carried out once `pin` has loaded what it names.
 """
 

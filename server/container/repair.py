@@ -19,7 +19,7 @@ Of a container whose log is complete, only damaged entities are touched (see `st
     open transactions           are aborted; an outcome stays damaged, since not all that was acknowledged is there
     parts that fit nowhere      are deleted
     writers                     get a higher epoch
-    streams, producers          stay as they are
+    all others                  stay as they are
 
 All of this is one transaction of the checkpoint: before it the loss is known as ever, after it, it is accepted. Neither
 the log nor tier 2 is changed. Accepting again finds nothing to accept.

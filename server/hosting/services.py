@@ -5,6 +5,7 @@ after a failure, all of this is made again with it.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TypeVar
 
 from millrace.server.container.running import OpenContainer
@@ -37,10 +38,7 @@ class ContainerServices:
                 container,
                 opened.checkpoints,
                 Uptime(container, options.writers, boot=boot_id()),
-                options.streams,
-                options.metrics,
-                options.writers,
-                options.transactions,
+                *(getattr(options, each.name) for each in fields(options)),
             ],
             {of: make for service in services for of, make in service.factories.items()},
         )

@@ -13,11 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from millrace.model.figures import count_text, size_text
-from millrace.model.limits import FINGERPRINT_SIZE_BYTES_MAX
-from millrace.model.producer import FENCED_RUNS_COUNT_MAX, NO_RUN
-from millrace.model.sequence_row import NO_SEQUENCE
 from millrace.server.container.checkpoint.backup import CHECKPOINT_PREFIX, whole_copies
-from millrace.server.container.state.transaction import PART_NAME
 from millrace.server.errors import ConfigurationError, ManifestUnreadableError
 from millrace.server.folder import TIER2_FOLDER, read_identity
 from millrace.server.host.files import OsFileSystem
@@ -257,9 +253,9 @@ def _judge_folder(found: OfflineContainer) -> Iterator[Item]:
     yield from _judge_log(found, name=log_name)
     yield from _judge_damages(found, file=log_name)
     if found.is_known:
-        yield from _judge_exclusive_writers(found, file=checkpoint_name)
-        yield from _judge_transactions(found, file=checkpoint_name)
-        yield from _judge_producers(found, file=checkpoint_name)
+        for kind in found.state.kinds:
+            if kind.problems is not None:
+                yield from (Finding(checkpoint_name, problem) for problem in kind.problems(found.state))
     if found.report is not None and found.checkpoint is None and found.report.first_sequence > 1:
         yield Finding(
             checkpoint_name,
@@ -305,53 +301,6 @@ def _judge_damages(found: OfflineContainer, *, file: str) -> Iterator[Item]:
             yield Note(f"{file}: {entity}; that was accepted by an operator")
         else:
             yield Finding(file, f"{entity}; a server refuses it until `millrace repair` has accepted that")
-
-
-def _judge_exclusive_writers(found: OfflineContainer, *, file: str) -> Iterator[Item]:
-    """Check that those from which alone a stream takes events are there, and the streams."""
-    for stream_id, writer in sorted(found.state.durable.exclusive_writers.items()):
-        stream, known = found.state.streams.get(stream_id), found.state.writers.get(writer.number)
-        if stream is None or stream.sealed:
-            yield Finding(file, f"{writer} is the exclusive writer of stream {stream_id}, which takes no events")
-        elif known is None or known.row.expired_us or known.row.epoch < writer.epoch:
-            yield Finding(
-                file, f"{stream.name} takes events from {writer} alone, which was never opened, or has expired"
-            )
-
-
-def _judge_transactions(found: OfflineContainer, *, file: str) -> Iterator[Item]:
-    """Check that open transactions have what they consist of, and that each part is one of theirs."""
-    state = found.state
-    for number, transaction in sorted(state.open_transactions.by_number.items()):
-        name = f"transaction {transaction.name or number}"
-        for stream_id in (each.stream_id for each in transaction.streams):
-            stream = state.streams.get(stream_id)
-            if stream is None or stream.sealed:
-                yield Finding(file, f"{name} is open over stream {stream_id}, which takes no events")
-        for segment_id in transaction.parts:
-            if segment_id not in state.segments:
-                yield Finding(file, f"{name} has segment {segment_id} as a part, which is not there")
-    for segment in state.segments.values():
-        is_part = segment.name.startswith(PART_NAME) and segment.link is None
-        if state.quarantine.get("segments", segment.segment_id) is not None:
-            continue
-        if is_part and state.open_transactions.owner(segment.segment_id) is None:
-            yield Finding(file, f"{segment.name} is a part of no transaction that is open")
-
-
-def _judge_producers(found: OfflineContainer, *, file: str) -> Iterator[Item]:
-    """Check that what is known of producers is what records can make of them."""
-    numbers: dict[str, int] = {}
-    for producer in found.state.producers.values():
-        row, number = producer.row, numbers.setdefault(producer.name, producer.number)
-        if number != producer.number:
-            yield Finding(file, f"producers {number} and {producer.number} have one writer id, {producer.name}")
-        if row.run in row.fenced or len(row.fenced) > FENCED_RUNS_COUNT_MAX:
-            yield Finding(file, f"producer {producer.name} has fenced runs that it cannot have: {row.fenced}")
-        if len(row.described.encode()) > FINGERPRINT_SIZE_BYTES_MAX:
-            yield Finding(file, f"producer {producer.name} has a fingerprint that is too long")
-        if row.last_sequence != NO_SEQUENCE and row.run == NO_RUN:
-            yield Finding(file, f"producer {producer.name} has committed {row.last_sequence} in no run")
 
 
 def _lost_runs(found: OfflineContainer, runs: Iterable[tuple[int, int, int]], *, is_complete: bool) -> str:

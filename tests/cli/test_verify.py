@@ -344,11 +344,11 @@ def test_producers_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Pat
             await transaction.commit()
             if is_wrong:
                 state = started.opened.container.state
-                (known,) = state.producers.values()
+                (known,) = state.caches["producers"].values()
                 known.durable = replace(known.row, run="run-a", last_sequence=7, fenced=("run-a",))
-                state.producers.changed(known)
+                state.caches["producers"].changed(known)
                 row = ProducerRow("holder", "", 7, (), number=state.take_id(), writer_id="abfrage-7")
-                state.producers.add(KnownProducer(row))
+                state.caches["producers"].add(KnownProducer(row))
 
     asyncio.run(fill(is_wrong=False))
     assert verify(tmp_path) == []

@@ -95,7 +95,7 @@ async def test_a_damaged_producer_is_refused_and_others_begin(server: Server, pe
     await create_stream(peer, "a/b", 1)
     producer = Producer("query", "holder", "run", 1)
     await (await PeerTransaction.begin(peer, "a/b", producer=producer)).abort()
-    known = container_of(server).state.producers.find("query")
+    known = container_of(server).state.caches["producers"].find("query")
     assert known is not None
     record = m.ProducerReset(number=known.number, producer_id="another", holder="")
     await log_unchecked(container_of(server), record)

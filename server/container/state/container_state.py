@@ -1,4 +1,4 @@
-"""What a container knows: its segments, writers, streams, transactions and producers, as its log says.
+"""What a container knows of its entities, as its log says: segments, and what the other kinds add.
 
 `apply.apply_batch` is the only code that changes it from records of the log; the flusher changes what is about chunks.
 
@@ -16,14 +16,13 @@ from typing import Any, Final
 
 from millrace.model.event_times import EventTimeBounds
 from millrace.model.exclusive_writer import ExclusiveWriter
-from millrace.model.producer import ProducerRow
 from millrace.server.container.archive import Archive
 from millrace.server.container.dirty_set import DirtySet
 from millrace.server.container.entity_cache import EntityCache, Pins
 from millrace.server.container.idle_budget import IDLE_BYTES_MAX, IdleBudget
 from millrace.server.container.kind import Kinds
 from millrace.server.container.memtable import Extent, LinkedExtent
-from millrace.server.container.views import AdmittedView, EntityRows, MapView, NamedView
+from millrace.server.container.views import AdmittedView, MapView, NamedView
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 
@@ -81,18 +80,13 @@ class StateView:
     sequences: Callable[[int, int], SequenceView | None]
 
     @property
-    def producers(self) -> NamedView[ProducerRow]:
-        """The rows of producers."""
-        return self.rows["producers"]
-
-    @property
     def writers(self) -> NamedView[WriterRow]:
         """The rows of writers."""
         return self.rows["writers"]
 
 
 class ContainerState:
-    """Segments, writers, streams, transactions and producers of one container, by id and by name.
+    """The entities of one container, by kind, by number and by name.
 
     Args:
         stored: what the last checkpoint has.
@@ -124,7 +118,6 @@ class ContainerState:
         self.writers: EntityCache[Writer] = self.caches["writers"]
         self.streams: EntityCache[Stream] = self.caches["streams"]
         self.transactions: EntityCache[Transaction] = self.caches["transactions"]
-        self.producers: EntityCache[EntityRows[ProducerRow]] = self.caches["producers"]
         self.open_transactions = OpenTransactions(self.transactions, self.segments)
         self._internal_count = stored.internal_count
         # What the attributes of all segments count against their limit, durable and admitted.
@@ -159,9 +152,8 @@ class ContainerState:
             exclusive_writers=MapView(stored.exclusive_writers, changed=self.changed_exclusive),
             sequences=partial(durable_sequences, self.writers),
         )
-        # Writer ids of producers that are new, or whose transaction ended without a commit: they may have committed
-        # nothing. The task that forgets such producers clears it.
-        self.released_producers: set[str] = set()
+        # By kind, names of entities that may be unused from now on. The loop of the kind that forgets them clears it.
+        self.released: defaultdict[str, set[str]] = defaultdict(set)
         # By detail, the rows that changed, or are deleted: the number of the entity, and the rest of the key.
         self.touched: dict[str, DirtySet[tuple[int, Any]]] = {detail: DirtySet() for detail in self.kinds.touched}
         # By detail, the numbers in its `forget_column` of which all rows are removed: writers whose progress is

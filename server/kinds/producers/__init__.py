@@ -12,6 +12,7 @@ from .commands import ProducerCommands
 from .requests import ProducerRequests
 from .row import KnownProducer
 from .unused import UnusedProducers
+from .verification import problems
 
 
 def _unused(made: Collaborators) -> UnusedProducers:
@@ -32,5 +33,6 @@ PRODUCERS: Final[Kind[KnownProducer]] = Kind(
     archive=tables.ProducerArchive,
     records=records.RECORDS,
     transitions=records.TRANSITIONS,
+    problems=problems,
     service=Service(factories={UnusedProducers: _unused}, begin=_begin),
 )

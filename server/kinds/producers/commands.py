@@ -27,6 +27,8 @@ from millrace.server.kinds.aborts import abort_all_of
 from millrace.server.shares import has_room
 from millrace.wire import messages as m
 
+from .row import rows_of
+
 
 class ProducerCommands:
     """Lets runs take over, and says which transactions of producers may be committed.
@@ -38,8 +40,8 @@ class ProducerCommands:
     def __init__(self, container: SegmentContainer, *, count_max: int) -> None:
         self._container = container
         self._state = container.state
-        self._admitted = container.state.admitted.producers
-        self._durable = container.state.durable.producers
+        self._admitted = rows_of(container.state.admitted)
+        self._durable = rows_of(container.state.durable)
         self._count_max = count_max
         # Producers that are new since the start: by writer id, the address of the host that made them known, and how
         # many each address did.

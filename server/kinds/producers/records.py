@@ -9,12 +9,12 @@ from millrace.server.container.state.quarantine import UnfitRecordError
 from millrace.server.container.views import move
 from millrace.wire import messages as m
 
-from .row import ProducerRecord, step
+from .row import ProducerRecord, producers_of, released_of, rows_of, step
 
 
 def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:
     """Raise unless the number and the id of a record belong to one producer, or both are free."""
-    producers, number = batch.view.producers, record.number
+    producers, number = rows_of(batch.view), record.number
     row = producers.get(number)
     if row is not None:
         if row.writer_id != record.producer_id:
@@ -28,19 +28,19 @@ def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:
 
 def _note_new(batch: CurrentBatch, record: ProducerRecord) -> None:
     """Note a producer that is about to be created: it may never commit anything."""
-    if batch.state.producers.loaded(record.number) is None:
-        batch.state.released_producers.add(record.producer_id)
+    if producers_of(batch.state).loaded(record.number) is None:
+        released_of(batch.state).add(record.producer_id)
 
 
 def _end_damage(batch: CurrentBatch, record: m.ProducersForgotten) -> None:
     for number in record.numbers:
-        if batch.state.producers.loaded(number) is not None:  # else damage has taken its creation
+        if producers_of(batch.state).loaded(number) is not None:  # else damage has taken its creation
             batch.state.quarantine.discard("producers", number)
 
 
 def _changed(batch: CurrentBatch, record: ProducerRecord) -> None:
     batch.state.use_id(record.number)
-    move(batch.view.producers, record.number, step, record)
+    move(rows_of(batch.view), record.number, step, record)
 
 
 def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
@@ -54,7 +54,7 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
 
 def _forgotten(batch: CurrentBatch, record: m.ProducersForgotten) -> None:
     for number in record.numbers:
-        move(batch.view.producers, number, step, record)
+        move(rows_of(batch.view), number, step, record)
 
 
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {

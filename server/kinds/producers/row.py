@@ -3,7 +3,9 @@
 from typing import Final
 
 from millrace.model.producer import ProducerRow
-from millrace.server.container.views import EntityRows
+from millrace.server.container.entity_cache import EntityCache
+from millrace.server.container.state.container_state import ContainerState, StateView
+from millrace.server.container.views import EntityRows, NamedView
 from millrace.wire import messages as m
 
 PRODUCER_SIZE_BYTES: Final = 700
@@ -47,3 +49,21 @@ def step(row: ProducerRow | None, record: ProducerRecord | m.ProducersForgotten)
             return row.with_fingerprint(record.sequence, record.fingerprint)
         case m.CommittedProducer():  # a run whose record damage has taken takes over
             return row.taken(record.holder, record.run).committed(record.sequence)
+
+
+def producers_of(state: ContainerState) -> EntityCache[KnownProducer]:
+    """Return the producers of a container."""
+    return state.caches["producers"]
+
+
+def rows_of(view: StateView) -> NamedView[ProducerRow]:
+    """Return the rows of producers in a view."""
+    return view.rows["producers"]
+
+
+def released_of(state: ContainerState) -> set[str]:
+    """Return the writer ids of producers that are new, or whose transaction ended without a commit.
+
+    They may have committed nothing; `UnusedProducers` forgets these and clears the set.
+    """
+    return state.released["producers"]

@@ -13,6 +13,7 @@ from millrace.server.container.container import SegmentContainer
 from millrace.wire import messages as m
 
 from .commands import ProducerCommands
+from .row import released_of
 from .tables import ProducerArchive
 
 FORGOTTEN_COUNT_MAX: Final = 1000
@@ -38,7 +39,7 @@ class UnusedProducers:
         Raises:
             ServerError: the log or the checkpoint failed.
         """
-        released = self._container.state.released_producers
+        released = released_of(self._container.state)
         if not self._is_archive_searched:
             # A server may have ended between the end of a transaction and the record that forgets its producer.
             released.update(await asyncio.to_thread(self._archive.unused))

@@ -17,6 +17,7 @@ from .expiry import TransactionExpiryLoop
 from .figures import FIGURES
 from .options import TransactionsOptions
 from .requests import TransactionRequests
+from .verification import problems
 
 
 def _commands(made: Collaborators) -> TransactionCommands:
@@ -53,6 +54,7 @@ TRANSACTIONS: Final[Kind[Transaction]] = Kind(
     restore_state=tables.restore_state,
     archive=tables.TransactionArchive,
     records=records.RECORDS,
+    problems=problems,
     service=Service(
         factories={
             TransactionCommands: _commands,

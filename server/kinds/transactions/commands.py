@@ -36,6 +36,7 @@ from millrace.server.errors import (
 )
 from millrace.server.kinds.aborts import end_transactions
 from millrace.server.kinds.producers.commands import ProducerCommands, check_producer
+from millrace.server.kinds.producers.row import producers_of
 from millrace.server.kinds.streams.commands import StreamCommands
 from millrace.server.kinds.streams.cursor_moves import are_moving, check_none, check_places, plan_moves
 from millrace.wire import messages as m
@@ -445,7 +446,7 @@ class TransactionCommands:
         if transaction is None:
             return True
         producer = transaction.producer
-        if producer is not None and not self._state.producers.is_resident(producer.writer_id):
+        if producer is not None and not producers_of(self._state).is_resident(producer.writer_id):
             return False
         streams, segments = self._state.streams, self._state.segments
         for routed in transaction.streams:

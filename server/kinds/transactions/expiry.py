@@ -22,6 +22,7 @@ from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import ServerError
 from millrace.server.host.clock import Clock
 from millrace.server.kinds.aborts import ENDED_COUNT_MAX, end_transactions
+from millrace.server.kinds.producers.row import producers_of
 from millrace.server.kinds.producers.unused import UnusedProducers
 from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
@@ -203,7 +204,7 @@ class TransactionExpiryLoop:
             open_parts=opened.parts_count,
             oldest_age_s=(self._container.clock.unix_us() - oldest_us) / 1e6 if oldest_us else 0.0,
             outcomes=self._outcomes_count,
-            producers=len(self._state.producers),
+            producers=len(producers_of(self._state)),
             committed_total=opened.decided_totals[TransactionState.COMMITTED],
             aborted_total=opened.decided_totals[TransactionState.ABORTED],
             expired_total=opened.decided_totals[TransactionState.EXPIRED],

@@ -11,6 +11,7 @@ from millrace.server.container.state.current_batch import CurrentBatch
 from millrace.server.container.state.quarantine import CONTAINER, UnfitRecordError
 from millrace.server.container.state.segment import Segment
 from millrace.server.container.state.transaction import Transaction, part_of, segment_of_part, transaction_of
+from millrace.server.kinds.producers.row import released_of
 from millrace.server.kinds.streams.records import begin_epoch, check_epoch, mark_empty, save_cut
 from millrace.wire import messages as m
 
@@ -287,7 +288,7 @@ def _ended(batch: CurrentBatch, record: m.TransactionsEnded) -> None:
             _delete_parts(batch.state, transaction.parts)
             _end(batch, transaction, TransactionState(record.state), decided_us=record.ended_us)
             if transaction.producer is not None:
-                batch.state.released_producers.add(transaction.producer.writer_id)
+                released_of(batch.state).add(transaction.producer.writer_id)
 
 
 def _delete_parts(state: ContainerState, segment_ids: Iterable[int]) -> None:

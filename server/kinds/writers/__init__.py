@@ -16,6 +16,7 @@ from .figures import FIGURES
 from .options import WritersOptions
 from .requests import WriterRequests
 from .uptime import Uptime
+from .verification import problems
 
 
 def _expiry(made: Collaborators) -> WriterExpiryLoop:
@@ -46,6 +47,7 @@ WRITERS: Final[Kind[Writer]] = Kind(
     archive=tables.WriterArchive,
     records=records.RECORDS,
     transitions=records.TRANSITIONS,
+    problems=problems,
     service=Service(
         factories={
             WriterCommands: lambda made: WriterCommands(made.get(SegmentContainer)),

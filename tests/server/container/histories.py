@@ -12,6 +12,7 @@ from millrace.server.container.memtable import LinkedExtent
 from millrace.server.container.state.apply import BatchItem, BytesSink, apply_batch, pin_items
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
+from millrace.server.kinds.producers.row import producers_of
 from millrace.server.tier2 import ChunkRecord
 from millrace.wire import messages as m
 from millrace.wire.append_run import AppendRun, Sequences
@@ -477,8 +478,8 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
             for each in state.transactions.values()
         },
         "transaction_names": _numbers_by_name(state.transactions, [each.name for each in state.transactions.values()]),
-        "producers": {each.number: each.row for each in state.producers.values()},
-        "producer_ids": _numbers_by_name(state.producers, [each.name for each in state.producers.values()]),
+        "producers": {each.number: each.row for each in producers_of(state).values()},
+        "producer_ids": _numbers_by_name(producers_of(state), [each.name for each in producers_of(state).values()]),
         "open": sorted(state.open_transactions.by_number),
         "horizon": state.scalars.horizon,
         "counts": {kind: len(cache) for kind, cache in state.caches.items()},

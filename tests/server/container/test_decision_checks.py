@@ -117,7 +117,7 @@ async def test_a_record_that_does_not_fit_is_refused_before_it_is_logged(tmp_pat
         number, part_id = await transaction_with_part(streams, transactions)
         writer = await WriterCommands(container).open("till")
         transactions.producers.begin(Producer("query", "h", "r", 0), None)
-        admitted = container.state.admitted.producers.find("query")
+        admitted = container.state.admitted.rows["producers"].find("query")
         assert admitted is not None
         producer = admitted.number
         await container.in_flight.settled()

@@ -31,13 +31,13 @@ BORDERS = Borders(named_us=1, unnamed_us=1, marks_us=1)
 
 def test_an_entity_whose_creation_is_queued_has_an_admitted_row_only() -> None:
     state = new_state()
-    admitted, durable = state.admitted.producers, state.durable.producers
-    with state.producers.pin([7]):
+    admitted, durable = state.admitted.rows["producers"], state.durable.rows["producers"]
+    with state.caches["producers"].pin([7]):
         move(admitted, 7, step, TAKEN)
         row = admitted.find("w")
         assert row == ProducerRow("h", "r1", number=7, writer_id="w")
         assert (admitted.get(7), durable.get(7), durable.find("w")) == (row, None, None)
-        assert (len(admitted), len(durable), state.producers.peek(7)) == (1, 0, None)
+        assert (len(admitted), len(durable), state.caches["producers"].peek(7)) == (1, 0, None)
 
         apply(state, TAKEN)
         assert (admitted.get(7), durable.get(7), durable.find("w")) == (row, row, row)
@@ -48,22 +48,22 @@ def test_an_entity_whose_deletion_is_queued_has_a_durable_row_only() -> None:
     state = new_state()
     apply(state, TAKEN)
     forgotten = m.ProducersForgotten([7])
-    with state.producers.pin([7]):
-        move(state.admitted.producers, 7, step, forgotten)
-        assert state.admitted.producers.find("w") is None
-        assert state.durable.producers.find("w") is not None
+    with state.caches["producers"].pin([7]):
+        move(state.admitted.rows["producers"], 7, step, forgotten)
+        assert state.admitted.rows["producers"].find("w") is None
+        assert state.durable.rows["producers"].find("w") is not None
         apply(state, forgotten)
-        assert (state.durable.producers.find("w"), len(state.admitted.producers)) == (None, 0)
+        assert (state.durable.rows["producers"].find("w"), len(state.admitted.rows["producers"])) == (None, 0)
 
 
 def test_the_durable_view_becomes_the_admitted_one_after_a_recovery() -> None:
     state = new_state()
     apply(state, TAKEN)
     apply(state, m.ProducerReset(number=7, producer_id="w", holder="x"))
-    with state.producers.pin([7]):
-        assert state.admitted.producers.get(7) != state.durable.producers.get(7)
+    with state.caches["producers"].pin([7]):
+        assert state.admitted.rows["producers"].get(7) != state.durable.rows["producers"].get(7)
         state.admit_as_durable()
-        assert state.admitted.producers.get(7) == state.durable.producers.get(7) is not None
+        assert state.admitted.rows["producers"].get(7) == state.durable.rows["producers"].get(7) is not None
 
 
 async def walk_producers(streams: Streams, seed: int) -> int:
@@ -73,7 +73,7 @@ async def walk_producers(streams: Streams, seed: int) -> int:
     refused = 0
     for _ in range(200):
         writer_id, run = f"w{random.randrange(4)}", f"r{random.randrange(6)}"
-        row = container.state.admitted.producers.find(writer_id)
+        row = container.state.admitted.rows["producers"].find(writer_id)
         try:
             match random.randrange(5):
                 case 0 if not producers.is_leaving(writer_id):
@@ -86,7 +86,7 @@ async def walk_producers(streams: Streams, seed: int) -> int:
                         number=row.number, producer_id=writer_id, sequence=random.randrange(9), fingerprint=run
                     )
                     container.log_decision(described)
-                case 3 if row is not None and container.state.durable.producers.find(writer_id) is not None:
+                case 3 if row is not None and container.state.durable.rows["producers"].find(writer_id) is not None:
                     producers.forget([row])
                 case 4:
                     number = container.state.take_id() if row is None else row.number + random.randrange(2)

@@ -175,11 +175,11 @@ class TransactionSteps(ABC):
         self.apply(m.ProducerReset(number=self._producer_number(writer_id), producer_id=writer_id, holder=holder))
 
     def forget_producers(self, choice: int, amount: int) -> None:
-        if known := self.state.producers.find(f"abfrage-{choice % 3}"):
+        if known := self.state.caches["producers"].find(f"abfrage-{choice % 3}"):
             self.apply(m.ProducersForgotten([known.number, 2**40]))
 
     def _producer_number(self, writer_id: str) -> int:
-        known = self.state.producers.find(writer_id)
+        known = self.state.caches["producers"].find(writer_id)
         return self.state.take_id() if known is None else known.number
 
     def end_transactions(self, choice: int, amount: int) -> None:

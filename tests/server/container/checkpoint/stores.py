@@ -28,7 +28,7 @@ RICH = history(
     ("take_over", 0, 1), ("take_over", 0, 2), ("reset_producer", 0, 1), ("take_over", 1, 4),
 ).state  # fmt: skip
 assert all((RICH.segments, RICH.writers, RICH.streams, RICH.open_transactions, RICH.durable.exclusive_writers))
-assert RICH.producers
+assert RICH.caches["producers"]
 
 
 def save(store: CheckpointStore, state: ContainerState, sequence: int) -> None:

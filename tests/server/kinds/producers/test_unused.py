@@ -98,7 +98,7 @@ async def test_what_begins_while_its_producer_is_forgotten_begins_a_new_one(
 ) -> None:
     await (await begun(peer, Producer(W, H, R, S))).abort()
     (number,) = await reserve(peer, 1)
-    before = run.state.producers.find(W)
+    before = run.state.caches["producers"].find(W)
     assert before is not None
     scenario.log.is_stalled = True
     forgetting = asyncio.create_task(run.services.get(UnusedProducers).forget())
@@ -109,7 +109,7 @@ async def test_what_begins_while_its_producer_is_forgotten_begins_a_new_one(
     scenario.log.resume()
     assert (await beginning).state == TransactionState.OPEN
     await forgetting
-    after = run.state.producers.find(W)
+    after = run.state.caches["producers"].find(W)
     assert after is not None
     assert after.number > before.number
 
