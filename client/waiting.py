@@ -98,7 +98,7 @@ class Waits:
         if self.current is None and self._logged:
             self._logged.clear()
             waited_s = self._monotonic_s() - self._begin_s
-            logger.info("waiting for server is over server=%s waited_s=%.1f", self._server, waited_s)
+            logger.info("server answers again server=%s waited_s=%.1f", self._server, waited_s)
             if self._on_change is not None:
                 self._on_change(None)
 

@@ -155,9 +155,9 @@ def _close_to_others(files: FileSystem, path: Path) -> None:
     """
     try:
         if files.close_to_others(path):
-            logger.info("data folder closed to other users folder=%s", path)
+            logger.info("data folder made private folder=%s", path)
     except OSError as error:
-        logger.warning("other users can look into the data folder folder=%s error=%s", path, error)
+        logger.warning("data folder is accessible to other users folder=%s error=%s", path, error)
 
 
 def check_writable(files: FileSystem, path: Path) -> None:

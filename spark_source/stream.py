@@ -312,7 +312,7 @@ class MillraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name in offset.places.keys() & snapshots.keys() - self._state.restarted:
             if planner.of(name).restarts(offset.places[name], snapshots[name]):
                 self._state.restarted.add(name)
-                logger.warning("stream was deleted and created again, read from its head stream=%s", name)
+                logger.warning("stream was recreated, reading from its head stream=%s", name)
         for name in offset.places.keys() - snapshots.keys() - self._state.left:
             self._state.left.add(name)
             logger.warning(

@@ -76,7 +76,7 @@ class Dialer:
         except (ServerUnreachableError, RequestError) as error:
             if str(error) != self._found_none:  # one line for each change, not for each attempt
                 self._found_none = str(error)
-                logger.debug("no server beside the silent one silent=%s error=%s", silent, error)
+                logger.debug("no other server answers silent=%s error=%s", silent, error)
             retry_after_s = error.retry_after_s if isinstance(error, RequestError) else 0.0
             return max(ATTEMPTS_INTERVAL_S, retry_after_s)
         self._found_none = ""

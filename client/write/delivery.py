@@ -454,7 +454,7 @@ class Delivery:
         self._reroute_retry = None
         self._answered.set()
         replaced_ids = [segment.segment_id for segment in replaced]
-        logger.debug("stream scaled under writer stream=%s replaced=%s", self._stream, replaced_ids)
+        logger.debug("writer rerouted after scaling stream=%s replaced=%s", self._stream, replaced_ids)
         for segment in self.targets.segments:
             if segment.accumulator.values and not segment.accumulator.scheduled:
                 self.schedule(segment)

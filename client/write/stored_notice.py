@@ -51,7 +51,7 @@ class StoredNotice:
             # Written at once, so that it leaves before the connection is closed.
             connection.send_request(self._message(below)).add_done_callback(_forget)
         except MillraceError as error:
-            logger.debug("what is stored was not told error=%s", error)
+            logger.debug("stored sequences not reported error=%s", error)
 
     def stop(self) -> None:
         """Tell nothing any more."""
@@ -66,7 +66,7 @@ class StoredNotice:
         try:
             await self._channel.request(self._message(below))
         except MillraceError as error:
-            logger.debug("what is stored was not told error=%s", error)
+            logger.debug("stored sequences not reported error=%s", error)
         else:
             self._told = below
 

@@ -484,12 +484,12 @@ class SegmentContainer:
         except Exception as error:
             # Applying never fails: what does not fit is damage. Had it failed, memory would not be what the log says,
             # and must not be stored.
-            logger.critical("a batch cannot be applied sequence=%d", sequence, exc_info=error)
+            logger.critical("batch cannot be applied sequence=%d", sequence, exc_info=error)
             self.log_failed(error)
             return
         if state.quarantine:
             for damage in state.quarantine.take_news():
-                logger.critical("a record that is durable does not fit damage=%s", damage)
+                logger.critical("durable record contradicts the state damage=%s", damage)
         owners = self.in_flight.durable(runs)
         # Readers at the tail first: who waits for the ack, and reads then, finds what was pushed already sent.
         for segment in woken:

@@ -38,7 +38,7 @@ def check_decision(state: ContainerState, record: m.Record) -> CurrentBatch:
     try:
         return _check(state, record)
     except DecisionMisfitError as error:
-        logger.critical("decision misfit error=%s", error)
+        logger.critical("decision contradicts the state error=%s", error)
         raise
 
 

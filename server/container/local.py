@@ -184,7 +184,7 @@ async def newest_copy(storage: ChunkStorage, *, owner: LogOwner) -> CopyRecord |
         try:
             version = await version_of_copy(storage, copy, owner=owner)
         except ChunkCorruptError as error:
-            logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
+            logger.error("checkpoint copy damaged name=%s error=%s", copy.name, error)
             continue
         sequence, epoch = copy.point
         return CopyRecord(name=copy.name, sequence=sequence, container_epoch=epoch, replay_from=version.replay_from)

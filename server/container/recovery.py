@@ -145,7 +145,7 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
             copies, counted, environment.ownership.copy_before, is_loss_known=environment.ownership.log is not None
         )
         for each in missing:
-            logger.error("copy of checkpoint missing name=%s", each.name)
+            logger.error("checkpoint copy missing name=%s", each.name)
             environment.ownership.copy_unusable(each.name)
             if (each.sequence, each.container_epoch) > stored[:2]:
                 newer_copy = newer_copy or each.name
@@ -158,7 +158,7 @@ async def _load_checkpoint(environment: ContainerEnvironment) -> Checkpoint | No
                 break
             await restore_copy(storage, copy, checkpoints, owner=owner)
         except (CheckpointDamagedError, ChunkCorruptError) as error:
-            logger.error("copy of checkpoint damaged name=%s error=%s", copy.name, error)
+            logger.error("checkpoint copy damaged name=%s error=%s", copy.name, error)
             environment.ownership.copy_unusable(copy.name)
             if copy.point > stored[:2]:
                 newer_copy = newer_copy or copy.name
@@ -229,7 +229,7 @@ def _replay(
             except WireError as error:
                 raise _unreadable(item, error) from error
             for damage in state.quarantine.take_news():
-                logger.error("a record of the log does not fit damage=%s", damage)
+                logger.error("log record contradicts the checkpoint damage=%s", damage)
         if not is_numbered:
             _number_events(state)
         # All that may have gaps is in memory: it was unflushed before, or has changed.

@@ -212,14 +212,14 @@ async def accept_loss(opened: OpenContainer) -> AcceptancePlan:
     for damage in plan.damages:
         logger.warning("damage accepted damage=%s", damage)
     if loss is not None:
-        logger.warning("loss of the log accepted sequence=%d loss=%s", state.sequence, loss)
+        logger.warning("log loss accepted sequence=%d loss=%s", state.sequence, loss)
     try:
         # Older copies do not know of it.
         await checkpointer.copy()
     except (ServerError, OSError) as error:
         if is_remote:
             raise  # the next start has nothing but the store
-        logger.warning("copy of the checkpoint not published, the server will do it error=%s", error)
+        logger.warning("checkpoint copy not published, the server will retry error=%s", error)
     return plan
 
 

@@ -151,7 +151,7 @@ class OpenContainer:
             logger.warning("orphan chunks kept for salvage count=%d", len(kept))
         if orphans := sorted(set(orphans) - set(kept)):
             self.container.state.garbage.add(orphans, delete_after=DeleteAfter.COPY)
-            logger.info("orphan chunks to be deleted count=%d", len(orphans))
+            logger.info("orphan chunks scheduled for deletion count=%d", len(orphans))
 
     async def end_storing(self) -> None:
         """End log and checkpoint, so that the container can be opened again; what is in memory can still be read.
@@ -186,7 +186,7 @@ class OpenContainer:
             async with self._clock.timeout(log_s):
                 await container.log.close()
         except TimeoutError:
-            logger.error("the disk of the log does not answer, not waited for waited_s=%.1f", log_s)
+            logger.error("log disk does not respond, shutdown continues waited_s=%.1f", log_s)
             return
         is_sound = container.loss is None and not container.has_failed and container.checkpoint_damage is None
         try:
@@ -197,7 +197,7 @@ class OpenContainer:
                     await self.flusher.checkpoint()
                     await self.flusher.copy_at_end()
         except (ServerError, OSError) as error:  # a TimeoutError is an OSError
-            logger.warning("not all could be done at shutdown error=%r", error)
+            logger.warning("shutdown incomplete error=%r", error)
         await self.release()
 
     async def _flush(self, flush_s: float) -> None:
@@ -208,7 +208,7 @@ class OpenContainer:
         except (ServerError, OSError) as error:
             state = self.container.state
             logger.warning(
-                "not all was flushed at shutdown, the log keeps the rest segments_left=%d tail_bytes=%d error=%r",
+                "shutdown before all data was flushed, the log keeps the rest segments_left=%d tail_bytes=%d error=%r",
                 len(state.unflushed), state.tail_bytes, error,
             )  # fmt: skip
 

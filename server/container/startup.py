@@ -96,7 +96,7 @@ async def _start(environment: ContainerEnvironment, *, was_damaged: bool) -> Ope
             await _save_first(checkpointer)
             await _copy_acceptance(checkpointer, environment.ownership.copy, state)
         else:
-            logger.error("content lost, nothing is stored loss=%s", loss)
+            logger.error("log content lost, container is read-only loss=%s", loss)
     except BaseException:
         # The next attempt will open the same files.
         await log.close()
@@ -144,7 +144,7 @@ async def _save_first(checkpointer: Checkpointer) -> None:
     try:
         await checkpointer.checkpoint()
     except (NoSpaceError, DiskUnavailableError, OSError) as error:
-        logger.warning("the first checkpoint is saved later error=%s", error)
+        logger.warning("first checkpoint postponed error=%s", error)
 
 
 async def _copy_acceptance(checkpointer: Checkpointer, counted: CopyRecord | None, state: ContainerState) -> None:
@@ -157,4 +157,4 @@ async def _copy_acceptance(checkpointer: Checkpointer, counted: CopyRecord | Non
     try:
         await checkpointer.copy()
     except (StorageError, OSError) as error:
-        logger.warning("copy of the accepted loss is made later error=%s", error)
+        logger.warning("checkpoint copy of the accepted loss postponed error=%s", error)

@@ -42,7 +42,7 @@ def raise_descriptor_limit() -> int:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError) as error:  # macOS says "unlimited" and means less
-        logger.info("descriptor limit stays limit=%d error=%s", soft, error)
+        logger.info("descriptor limit not raised limit=%d error=%s", soft, error)
     return descriptor_limit()
 
 

@@ -172,7 +172,7 @@ async def give_back_memory(clock: Clock) -> None:
             after = memory_use() or use
             freed.given_back(use, after)
             logger.info(
-                "freed memory given back resident_bytes_before=%d resident_bytes=%d",
+                "freed memory returned to the system resident_bytes_before=%d resident_bytes=%d",
                 use.resident_bytes,
                 after.resident_bytes,
             )

@@ -27,5 +27,5 @@ def read_token(path: Path) -> str:
     except ValueError as error:
         raise ConfigurationError(f"cannot use the token file: {error}", subject=str(path)) from None
     if mode & stat.S_IROTH:
-        logger.warning("every user can read the token file, chmod 600 makes it private path=%s mode=%04o", path, mode)
+        logger.warning("token file is readable by all users, run chmod 600 path=%s mode=%04o", path, mode)
     return token

@@ -70,10 +70,10 @@ class StoreMonitor:
         failing = self._failing.get(is_change)
         if isinstance(error, _FAILURES):
             if failing is None:
-                logger.warning("object store fails kind=%s error=%s", kind, error)
+                logger.warning("object store requests fail kind=%s error=%s", kind, error)
             self._failing[is_change] = (failing[0] if failing else now_s, now_s, str(error))
         elif failing is not None:
-            logger.info("object store answers again kind=%s after_s=%.1f", kind, now_s - failing[0])
+            logger.info("object store recovered kind=%s after_s=%.1f", kind, now_s - failing[0])
             del self._failing[is_change]
 
     def repeated(self) -> None:

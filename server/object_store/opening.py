@@ -95,7 +95,7 @@ async def _probed(store: RetryingStore, url: StoreUrl, clock: Clock) -> Honesty:
         try:
             return await probe(store, clock=clock)
         except StoreBusyError as error:
-            logger.warning("object store busy, the start waits url=%s retry_after_s=%.1f error=%s", url, pause_s, error)
+            logger.warning("object store busy, startup waits url=%s retry_after_s=%.1f error=%s", url, pause_s, error)
         await clock.sleep(pause_s)
         pause_s = min(2 * pause_s, BUSY_PAUSE_S_MAX)
 
@@ -187,7 +187,7 @@ async def _name_owner(
     except (ObjectExistsError, ObjectChangedError):
         return await find_owner(store, url)
     if known is not None:
-        logger.warning("owner of the prefix named again url=%s server_id=%s", url, server_id)
+        logger.warning("owner record of the prefix restored url=%s server_id=%s", url, server_id)
     return PrefixOwner(server_id, "")
 
 

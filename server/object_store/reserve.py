@@ -66,7 +66,7 @@ class Reserve:
     async def release(self, error: StoreFullError) -> None:
         """Delete the reserve, since the store is full; once it is deleted, do nothing."""
         if not self.reason:
-            logger.error("object store full, appends are refused until the reserve is back error=%s", error)
+            logger.error("object store full, rejecting appends until the reserve is restored error=%s", error)
         self.reason = f"the object store is full: {error.message}"
         self._released.set()
         async with self._changing:
@@ -88,7 +88,7 @@ class Reserve:
             await self._retried(self._complete)
             if not self._released.is_set():
                 if self.reason:
-                    logger.info("object store has room again, appends are taken")
+                    logger.info("object store has space again, accepting appends")
                 self.reason = ""
                 await self._released.wait()
             await self._clock.sleep(PAUSE_S_MIN)  # first those for whom it was released
@@ -100,10 +100,10 @@ class Reserve:
                 await step()
             except StoreFullError as error:
                 if not self.reason:
-                    logger.error("object store full, no room for the reserve size_bytes=%d", sum(self._sizes.values()))
+                    logger.error("object store full, no space for the reserve size_bytes=%d", sum(self._sizes.values()))
                 self.reason = f"the object store is full: {error.message}"
             except StorageError as error:
-                logger.warning("reserve not complete retry_after_s=%.0f error=%s", pause_s, error)
+                logger.warning("reserve incomplete retry_after_s=%.0f error=%s", pause_s, error)
             else:
                 return
             await self._clock.sleep(pause_s)

@@ -175,7 +175,7 @@ class RetryingStore:
                 while self._under_way:
                     await asyncio.wait(self._under_way)
         if self._under_way:
-            logger.warning("puts to the object store not waited for count=%d", len(self._under_way))
+            logger.warning("puts to the object store abandoned at close count=%d", len(self._under_way))
         while self._under_way:
             for task in self._under_way:
                 task.cancel()

@@ -41,7 +41,7 @@ async def when_there_is_room(step: Callable[[], Awaitable[T]], *, name: str, clo
             return await step()
         except StoreFullError as error:
             if is_first:
-                logger.warning("object store full, the start waits for room step=%s error=%s", name, error)
+                logger.warning("object store full, startup waits for space step=%s error=%s", name, error)
             is_first = False
         await clock.sleep(pause_s)
         pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -89,7 +89,7 @@ class PatientPuts:
         else:
             return
         if not self._waiting_count:
-            logger.error("object store full, the log waits for room error=%s", full)
+            logger.error("object store full, the log waits for space error=%s", full)
         self._waiting_count += 1
         self._reason = f"the object store is full: {full.message}"
         try:
@@ -100,7 +100,7 @@ class PatientPuts:
             if not self._waiting_count:
                 self._reason = ""
         if not self._waiting_count:
-            logger.info("object store has room again, the log continues")
+            logger.info("object store has space again, the log continues")
 
     async def _create_waiting(self, key: str, pieces: Sequence[Buffer]) -> None:
         pause_s = PAUSE_S_MIN

@@ -152,7 +152,7 @@ class _ClaimAttempt:
             except (StoreUnavailableError, StoreRefusedError) as error:
                 if self._on_standby is None:
                     raise
-                logger.warning("standing by, the store fails retry_after_s=%g error=%s", self._lease.lease_s, error)
+                logger.warning("standby cannot reach the object store retry_after_s=%g error=%s", self._lease.lease_s, error)
                 await self._lease.clock.sleep(self._lease.lease_s)
 
     async def _claim(self) -> FoundManifest:
@@ -460,7 +460,7 @@ class _ClaimAttempt:
         try:
             await self._store.delete([key])
         except StorageError as error:
-            logger.warning("lease of the last owner not deleted key=%s error=%s", key, error)
+            logger.warning("lease of the previous owner not deleted key=%s error=%s", key, error)
 
 
 def _knows(mine: FolderClaim | None, found: FoundManifest | None) -> bool:

@@ -244,7 +244,7 @@ class WorkerLease:
             if started_s - self._heard_s > self.lease_s:
                 if self._stalled_s is None:
                     logger.warning(
-                        "process stood still for_s=%.1f lease_s=%.1f", started_s - self._heard_s, self.lease_s
+                        "process stalled for_s=%.1f lease_s=%.1f", started_s - self._heard_s, self.lease_s
                     )
                 self._stalled_s = started_s
             if self._pending is None:
@@ -296,9 +296,9 @@ class WorkerLease:
         if failure is not None:
             self._failures_count += 1
             if self._failure is None:
-                logger.warning("lease not renewed key=%s error=%s", self._key, failure)
+                logger.warning("lease renewal failed key=%s error=%s", self._key, failure)
         elif self._failure is not None:
-            logger.info("lease renewed again key=%s", self._key)
+            logger.info("lease renewal recovered key=%s", self._key)
         self._failure = failure
 
     async def _put(self, content: bytes) -> str:

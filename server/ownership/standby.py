@@ -47,7 +47,7 @@ async def stand_by(
             found = await read_lease(store, owner)
         except StorageError as error:
             if not is_failing:
-                logger.warning("standing by, the lease cannot be read host=%s error=%s", owner.host, error)
+                logger.warning("standby cannot read the lease host=%s error=%s", owner.host, error)
             is_failing, since_s = True, None
         else:
             is_failing = False

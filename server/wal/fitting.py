@@ -58,7 +58,7 @@ def fitted(options: WalOptions, room: DiskRoom, directory: Path, *, log_bytes: i
         )
     if options.file_size_bytes_min < options.file_size_bytes:
         logger.warning(
-            "small volume, smaller log files file_size_bytes=%d configured_bytes=%d room_bytes=%d",
+            "small volume, log file size reduced file_size_bytes=%d configured_bytes=%d room_bytes=%d",
             options.file_size_bytes_min, options.file_size_bytes, bytes_there,
         )  # fmt: skip
     return replace(options, file_size_bytes=options.file_size_bytes_min)

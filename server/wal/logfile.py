@@ -37,7 +37,7 @@ def close_file(file: Closable, path: Path) -> None:
     try:
         file.close()
     except OSError as error:
-        logger.warning("log file not closed in good order path=%s error=%s", path, error)
+        logger.warning("log file not closed cleanly path=%s error=%s", path, error)
 
 
 @dataclass(slots=True, kw_only=True)

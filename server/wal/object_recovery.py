@@ -293,7 +293,7 @@ class ObjectRecovery:
                     return found
                 continue  # deleted since
             epoch.fences.append(point.sequence)
-            logger.info("epoch of the log closed epoch=%d sequence=%d", point.epoch, point.sequence)
+            logger.info("log epoch closed epoch=%d sequence=%d", point.epoch, point.sequence)
             return None
 
     def _take(self, found: LogObject, point: LogPoint, *, is_first: bool) -> Iterator[RecoveredBatch | Damage]:
@@ -359,7 +359,7 @@ class ObjectRecovery:
     def _tell(self, damage: Damage) -> Iterator[Damage]:
         """Report damage whose loss is not accepted."""
         if max(damage.first_sequence, damage.last_sequence) <= self._accepted.sequence:
-            logger.info("accepted damage of the log damage=%s", damage)
+            logger.info("accepted log damage damage=%s", damage)
             return
         logger.error("log damaged damage=%s", damage)
         self.report.damages.append(damage)

@@ -504,7 +504,7 @@ class ObjectWal:
             try:
                 await self._store.delete([self._prefix + name for name in names])
             except StorageError as error:
-                logger.warning("objects of the log not deleted retry_after_s=%.0f error=%s", DELETE_RETRY_S, error)
+                logger.warning("log objects not deleted retry_after_s=%.0f error=%s", DELETE_RETRY_S, error)
                 await self._clock.sleep(DELETE_RETRY_S)
                 continue
             for _ in names:

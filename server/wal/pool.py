@@ -202,11 +202,11 @@ class FilePool:
                 # Nothing was promised that depends on it. The file is abandoned, and another one is tried.
                 problem = str(error) or repr(error)
                 logger.warning(
-                    "log file could not be prepared retry_after_s=%s error=%s", self._options.retry_interval_s, error
+                    "log file preparation failed retry_after_s=%s error=%s", self._options.retry_interval_s, error
                 )
             with self._changed:
                 if self._problem is not None and problem is None:
-                    logger.info("log files can be prepared again files=%d", self._file_count)
+                    logger.info("log file preparation recovered files=%d", self._file_count)
                 self._problem = problem
             self._measure()
 
@@ -243,7 +243,7 @@ class FilePool:
         if file.is_damaged:
             file.file.close()
             self._files.rename(file.path, file.path.with_name(file.path.name + DAMAGED_SUFFIX))
-            logger.warning("damaged log file put aside path=%s suffix=%s", file.path, DAMAGED_SUFFIX)
+            logger.warning("damaged log file set aside path=%s suffix=%s", file.path, DAMAGED_SUFFIX)
         elif is_kept and file.size_bytes == self._options.file_size_bytes:
             self._measure(self._prepare(file))
             return

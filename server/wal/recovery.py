@@ -356,7 +356,7 @@ class Recovery:
     def _tell(self, damage: Damage) -> Iterator[Damage]:
         """Report damage that is not accepted; damage wholly below the sequences asked for is only in the report."""
         if self._is_accepted(damage):
-            logger.info("accepted damage of the log damage=%s", damage)
+            logger.info("accepted log damage damage=%s", damage)
             return
         logger.error("log damaged damage=%s", damage)
         self.report.damages.append(damage)
@@ -422,7 +422,7 @@ class Recovery:
             len(report.places), len(report.damages),
         )  # fmt: skip
         if report.torn_bytes:
-            logger.warning("log torn, incomplete batch cut bytes=%d", report.torn_bytes)
+            logger.warning("log torn, incomplete batch truncated bytes=%d", report.torn_bytes)
 
 
 def _recovered(place: str, view: memoryview, batch: Batch) -> RecoveredBatch:

@@ -71,7 +71,7 @@ async def commit_batch(client: Client, options: SinkOptions, messages: Sequence[
     except TransactionCommittedError as error:
         if producer is not None and fingerprint is not None:
             check_repeated(await client.producer_info(producer.writer_id), producer, fingerprint)
-        logger.info("batch committed before transaction=%s reason=%s", identity.name, error)
+        logger.info("batch already committed transaction=%s reason=%s", identity.name, error)
     except (ProducerFencedError, ProducerInUseError) as error:
         raise ReplacedError(str(error)) from error
     except TransactionAbortedError as error:

@@ -115,7 +115,7 @@ def offsets_digest(checkpoint: str | None, batch: int) -> str | None:
     except OSError as error:
         if checkpoint not in _unread:
             _unread.add(checkpoint)
-            logger.warning("checkpoint unread, batches are told apart by their streams only error=%s", error)
+            logger.warning("checkpoint not readable, batches are distinguished by their streams only error=%s", error)
         return None
 
 
@@ -136,7 +136,7 @@ def check_repeated(known: ProducerInfo, producer: Producer, ours: Fingerprint) -
         ReplacedError: a newer run of the query has committed later batches.
     """
     if known.holder != producer.holder or known.last_sequence is None or known.last_sequence < producer.sequence:
-        logger.warning("batch committed before a reset, content not compared batch=%d", producer.sequence)
+        logger.warning("batch committed before a sequence reset, content not compared batch=%d", producer.sequence)
         return
     is_of_query = producer.holder != BATCH_HOLDER
     whose = f"query {producer.holder}" if is_of_query else "a batch write"

@@ -91,7 +91,7 @@ class SinkTask:
             token = self._finish()
             return TaskMessage(identity=self._identity, token=token, dead_letters=self._letter_count)
         except TransactionCommittedError as error:
-            logger.info("batch committed before transaction=%s reason=%s", self._identity.name, error)
+            logger.info("batch already committed transaction=%s reason=%s", self._identity.name, error)
             _exhaust(left)
             return TaskMessage(identity=self._identity, was_committed=True)
         except (ProducerFencedError, ProducerInUseError) as error:

@@ -50,7 +50,7 @@ def test_one_warning_names_the_reason_and_the_end_is_told(told: Told) -> None:
     assert told.reasons == [WaitReason.UNREACHABLE, None]
     assert told.logged == [
         ("WARNING", f"waiting for server server=db:1 reason=unreachable detail={DOWN}"),
-        ("INFO", "waiting for server is over server=db:1 waited_s=6000.0"),
+        ("INFO", "server answers again server=db:1 waited_s=6000.0"),
     ]
 
 

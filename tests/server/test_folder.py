@@ -168,7 +168,7 @@ def test_a_folder_that_others_could_look_into_is_closed_to_them(
         tmp_path.chmod(0o755)
         open_folder(FILES, tmp_path).lock.close()
         assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
-        assert "data folder closed to other users" in caplog.text
+        assert "data folder made private" in caplog.text
         caplog.clear()
     open_folder(FILES, tmp_path).lock.close()
     assert not caplog.text
@@ -180,5 +180,5 @@ def test_a_folder_that_is_not_ours_to_close_is_told(tmp_path: Path, caplog: pyte
             raise PermissionError(1, "Operation not permitted", str(path))
 
     open_folder(SomebodyElses(), tmp_path).lock.close()
-    assert "other users can look into the data folder" in caplog.text
+    assert "data folder is accessible to other users" in caplog.text
     assert "Operation not permitted" in caplog.text

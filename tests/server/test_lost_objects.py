@@ -178,7 +178,7 @@ async def test_any_one_object_may_be_lost_flipped_or_older(tmp_path: Path, caplo
             is_newest = case.key == max(key for key in made.objects if "/checkpoints/" in key)
             assert not is_newest or case.key.rpartition("-00000-")[0].removeprefix("c0000/") in caplog.text, what
         assert kind != "manifest" or "manifest missing, damaged or outdated, rebuilt" in caplog.text, what
-        assert kind != "cluster.json" or "owner of the prefix named again" in caplog.text, what
+        assert kind != "cluster.json" or "owner record of the prefix restored" in caplog.text, what
         await site.stop()
     assert stored > 10
 

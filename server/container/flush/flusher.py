@@ -279,7 +279,7 @@ class Flusher:
             await self.copy()
         except (ServerError, OSError) as error:
             wait_s = backoff.failed()
-            logger.warning("copy of the checkpoint failed retry_after_s=%.1f error=%s", wait_s, error)
+            logger.warning("checkpoint copy failed retry_after_s=%.1f error=%s", wait_s, error)
             await self._clock.sleep(wait_s)  # each attempt exports and verifies the whole checkpoint
         else:
             backoff.succeeded()

@@ -276,7 +276,7 @@ class Uploader:
                 pieces, entries = await self._content_of(chunk)
             except (ChunkCorruptError, ChunkNotFoundError) as error:
                 # It stays as it is, with those before: damage refuses its own range, and must not delay what follows.
-                logger.error("small chunk left aside segment=%s error=%s", segment.name, error)
+                logger.error("small chunk skipped segment=%s error=%s", segment.name, error)
                 chunks, payload, index = [], [], []
                 continue
             chunks.append(chunk)

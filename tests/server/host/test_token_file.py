@@ -25,7 +25,7 @@ def test_a_file_that_every_user_can_read_is_a_warning(tmp_path: Path, caplog: py
     path = token_file(tmp_path, b"s3cret\n", mode=0o644)
 
     assert read_token(path) == "s3cret"
-    assert f"every user can read the token file, chmod 600 makes it private path={path} mode=0644" in caplog.text
+    assert f"token file is readable by all users, run chmod 600 path={path} mode=0644" in caplog.text
     assert "s3cret" not in caplog.text
 
 

@@ -76,5 +76,5 @@ async def test_a_start_goes_on_when_there_is_room(caplog: pytest.LogCaptureFixtu
     assert await starting
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "object store full, the start waits for room step=lease error=lease: it is full (403 QuotaExceeded)"
+        "object store full, startup waits for space step=lease error=lease: it is full (403 QuotaExceeded)"
     ]

@@ -513,7 +513,7 @@ async def test_a_lease_that_cannot_be_deleted_is_left(
     following = await process.next_process()
     faulty.fail("delete", Fault.UNAVAILABLE)
     assert (await following.claim()).epoch == 2
-    assert "lease of the last owner not deleted" in caplog.text
+    assert "lease of the previous owner not deleted" in caplog.text
     await following.crash()
 
 

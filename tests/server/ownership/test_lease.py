@@ -109,8 +109,8 @@ async def test_a_renewal_that_fails_is_made_again(
     assert stored(memory, process).renewals == 2
     assert process.lease.statistics().renewals_count == 2
     assert not process.fenced
-    assert "lease not renewed" in caplog.text
-    assert "lease renewed again" in caplog.text
+    assert "lease renewal failed" in caplog.text
+    assert "lease renewal recovered" in caplog.text
     await process.crash()
 
 
@@ -204,7 +204,7 @@ async def test_a_process_that_stood_still_is_stalled_until_a_renewal_succeeds(
     assert process.lease.statistics().is_stalled
     await clock.advance(THIRD_S)
     assert not process.lease.is_stalled
-    assert "process stood still for_s=12.5 lease_s=12.0" in caplog.text
+    assert "process stalled for_s=12.5 lease_s=12.0" in caplog.text
     await process.crash()
 
 

@@ -61,7 +61,7 @@ class RefusingStorage(FaultyStorage):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "line"), [(CHECKPOINT_PREFIX, "copy of the checkpoint failed"), ("segments/", "step=flush")]
+    ("prefix", "line"), [(CHECKPOINT_PREFIX, "checkpoint copy failed"), ("segments/", "step=flush")]
 )
 @pytest.mark.asyncio
 async def test_a_step_that_the_store_refuses_is_tried_less_and_less_often(
