@@ -1,4 +1,4 @@
-"""Where a peer is: the address of its host; of IPv6, its network, as a host may have any number of addresses there."""
+"""The address of a peer's host. For IPv6 it is the network, because a host may have any number of addresses in it."""
 
 from ipaddress import IPv6Address
 from typing import Any, Final
@@ -7,7 +7,7 @@ IPV6_NETWORK_BITS: Final = 64
 
 
 def address_of(peername: Any) -> str:
-    """Return the address of a host, of what a transport calls its peer; empty if there is none."""
+    """Return the host address in the peer name of a transport; empty if it has none."""
     if not isinstance(peername, tuple) or not peername:
         return ""
     host = str(peername[0])

@@ -7,21 +7,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the server takes the time from. The readings may be taken in any thread."""
+    """The server's source of time. Readings may be taken in any thread."""
 
     def monotonic_s(self) -> float:
         """Return seconds since an arbitrary start; never goes back. For durations and deadlines."""
         ...
 
     def elapsed_s(self) -> float:
-        """Return what `monotonic_s` does, where possible with the time that the machine was suspended.
+        """Return the time of `monotonic_s`, where possible including the time that the machine was suspended.
 
-        For what others may have done meanwhile. Its start is another one: compare it with itself only.
+        Use it to bound what other machines may have done meanwhile. It has its own start, so compare only its own
+        readings.
         """
         ...
 
     def unix_us(self) -> int:
-        """Return microseconds since 1970 in UTC; may jump either way. For what is stored."""
+        """Return microseconds since 1970 in UTC; may jump either way. For stored times."""
         ...
 
     async def sleep(self, duration_s: float) -> None:
@@ -33,7 +34,7 @@ class Clock(Protocol):
         ...
 
     def pause(self, duration_s: float) -> None:
-        """Hold up the calling thread for that many seconds; never called in the event loop."""
+        """Block the calling thread for that many seconds; never called in the event loop."""
         ...
 
 
@@ -44,7 +45,7 @@ class SystemClock:
     monotonic_s = staticmethod(time.monotonic)
 
     def elapsed_s(self) -> float:
-        """Return the time since the machine was started; elsewhere than on Linux, `monotonic_s`."""
+        """Return the time since the machine was started; on other systems than Linux, `monotonic_s`."""
         if sys.platform == "linux":
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()
@@ -62,5 +63,5 @@ class SystemClock:
         return asyncio.timeout(duration_s)
 
     def pause(self, duration_s: float) -> None:
-        """Let other threads run meanwhile."""
+        """Sleep; other threads run meanwhile."""
         time.sleep(duration_s)

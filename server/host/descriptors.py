@@ -1,10 +1,11 @@
-"""Which descriptors the process has, and how many it may have.
+"""File descriptor limits.
 
-A process may be started with its standard streams closed. The next file that it opens, of the log for instance, then
-gets the number of one of them, and whatever writes to standard error writes into that file; so they are occupied first.
+A process may be started with its standard streams closed. The next file that it opens, for example of the log, would
+then get the number of a standard stream, and anything written to standard error would go into that file. So the
+standard descriptors are occupied first.
 
-The usual limit of 1024 is a courtesy to programs that call `select`. A server that runs into it cannot open the next
-file of its log; so the limit is raised as far as the system allows, and connections are shed before the rest is used.
+The usual limit of 1024 is a courtesy to programs that call `select`. A server at the limit cannot open the next file of
+its log. So the limit is raised as far as the system allows, and connections are shed before the rest is used.
 """
 
 import logging
@@ -19,7 +20,7 @@ STANDARD_STREAMS: Final = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
 def occupy_standard_descriptors() -> None:
-    """Open the null device in the place of each standard stream that is closed.
+    """Open the null device for each standard stream that is closed.
 
     For the process of a program only, once, before it opens anything else.
     """
@@ -28,20 +29,20 @@ def occupy_standard_descriptors() -> None:
             os.fstat(number)
         except OSError:
             null = os.open(os.devnull, os.O_RDWR)
-            assert null == number, "the lowest number that is free is the one that is given"
+            assert null == number, "open returns the lowest free descriptor"
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def raise_descriptor_limit() -> int:
-    """Raise the limit on descriptors of this process as far as is allowed, and return it.
+    """Raise the descriptor limit of this process as far as the system allows, and return it.
 
-    For the process of a server only, once, at its start: it is a setting of the whole process.
+    For the process of a server only, once, at its start: the limit applies to the whole process.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError) as error:  # macOS says "unlimited" and means less
+    except (ValueError, OSError) as error:  # macOS reports "unlimited" but accepts less
         logger.info("descriptor limit not raised limit=%d error=%s", soft, error)
     return descriptor_limit()
 

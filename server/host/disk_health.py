@@ -1,7 +1,7 @@
 """Health of the local disk: whether it fails, and since when.
 
-A server whose log is in an object store can be replaced by one on another machine. So it has to tell trouble of its own
-disk, which the other one does not have, from trouble of the store, which both have.
+A server whose log is in an object store can be replaced by a server on another machine. So it distinguishes failures of
+its own disk, which the other machine does not share, from failures of the store, which both share.
 """
 
 from collections.abc import Iterator
@@ -27,10 +27,10 @@ _OF_OTHERS: Final = (TimeoutError, ConnectionError, OwnedElsewhereError, Unsuppo
 
 @dataclass(frozen=True, slots=True)
 class DiskFailure:
-    """Something that the disk of this machine refuses.
+    """A failure of the local disk.
 
     Attributes:
-        since_s: of the monotonic clock, when it was first refused; it has not succeeded since.
+        since_s: monotonic time of the first failure; nothing has succeeded since.
         error: the last error, for people.
     """
 
@@ -39,10 +39,10 @@ class DiskFailure:
 
 
 class DiskHealth:
-    """Notes whether something that needs the disk of this machine succeeds. Belongs to one event loop.
+    """Tracks whether operations on the local disk succeed. Belongs to one event loop.
 
     Attributes:
-        failure: None unless the last attempts, one or more, have failed for the disk.
+        failure: None unless the most recent attempts, at least one, failed because of the disk.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -51,7 +51,7 @@ class DiskHealth:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note what an attempt comes to. One that fails for another reason says nothing of the disk."""
+        """Record the outcome of an attempt. A failure for another reason leaves the health as it is."""
         try:
             yield
         except Exception as error:
@@ -63,5 +63,5 @@ class DiskHealth:
 
 
 def is_of_disk(error: Exception) -> bool:
-    """Return whether an error is of the disk of this machine, where tier 2 and the log are in an object store."""
+    """Return whether an error comes from the local disk, given that tier 2 and the log are in an object store."""
     return isinstance(error, _OF_DISK) and not isinstance(error, _OF_OTHERS)

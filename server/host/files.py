@@ -1,16 +1,16 @@
-"""Files and folders of the server, through a seam that a test can make fail.
+"""The server's file system interface, which tests replace to inject failures.
 
 Nothing else in the server opens, syncs, renames or removes a file of the log or of the checkpoint. All calls block and
-are made from threads, except for the cheap questions at start. Paths are absolute or relative to the working directory.
+are made from threads, except for the cheap queries at startup. Paths are absolute or relative to the working directory.
 
-What is durable. Bytes written are durable once `datasync` of a `File` on that path has returned; until then any
-subset of them may survive a power loss, in any order, torn at sectors. A name that was created, renamed or removed is
-durable once `sync_directory` of its folder has returned.
+Durability. Bytes written are durable once `datasync` of a `File` on that path has returned; until then any subset of
+them may survive a power loss, in any order, torn at sectors. A name that was created, renamed or removed is durable
+once `sync_directory` of its folder has returned.
 
-Access. What is made here is for its owner alone: files have mode 0600, folders 0700, whatever the umask would leave.
+Access. Files and folders are private to their owner: files have mode 0600, folders 0700, whatever the umask allows.
 
-Errors. A full disk (or quota) is `NoSpaceError`; whatever else the system says is the `OSError` it raised.
-A sync that failed must not be repeated on the same bytes: the system has forgotten which of them were not written.
+Errors. A full disk (or quota) raises `NoSpaceError`; any other failure raises the `OSError` of the system. Never retry
+a failed sync on the same bytes: the system has forgotten which of them were not written.
 """
 
 import contextlib
@@ -31,32 +31,32 @@ from .database import DatabaseMode, connect_database
 Buffer = bytes | bytearray | memoryview
 
 IOV_COUNT_MAX: Final = 1024
-"""The most buffers the system takes in one vectored call (IOV_MAX of Linux and macOS)."""
+"""The most buffers that the system accepts in one vectored call (IOV_MAX of Linux and macOS)."""
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 _NO_SPACE_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Closable(Protocol):
-    """Something to be closed once."""
+    """A resource to be closed once."""
 
     def close(self) -> None:
-        """Give the thing back; closing twice is fine."""
+        """Release the resource; closing twice is fine."""
         ...
 
 
 class File(Protocol):
-    """An open file. Different threads may use it at once on different ranges."""
+    """An open file. Several threads may use it at once on different ranges."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all buffers one after the other from `offset` on, growing the file where needed.
+        """Write all buffers one after the other from `offset` on, growing the file as needed.
 
         After an error any part of the bytes may have been written.
         """
         ...
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Return `size` bytes from `offset` on; fewer only where the file ends."""
+        """Return `size` bytes from `offset` on; fewer only at the end of the file."""
         ...
 
     def datasync(self) -> None:
@@ -64,7 +64,7 @@ class File(Protocol):
         ...
 
     def drop_cached(self) -> None:
-        """Let the system forget its copies of what was synced: it will not be wanted soon. Only a hint."""
+        """Drop synced pages from the page cache, as they will not be read soon. Only a hint."""
         ...
 
     def size(self) -> int:
@@ -76,7 +76,7 @@ class File(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the descriptor back; closing twice is fine. Nothing is synced."""
+        """Close the descriptor, without a sync; closing twice is fine."""
         ...
 
 
@@ -88,14 +88,14 @@ class FileSystem(Protocol):
 
         Args:
             path: the file.
-            create: make an empty file if there is none.
-            exclusive: with `create`: raise FileExistsError if there is one.
-            read_only: refuse writes.
+            create: create an empty file if it is missing.
+            exclusive: with `create`: raise FileExistsError if the file exists.
+            read_only: reject writes.
         """
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, atomically; a file of that name is replaced."""
+        """Rename a file atomically, replacing a file of the new name."""
         ...
 
     def remove(self, path: Path) -> None:
@@ -107,7 +107,7 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: Path) -> bool:
-        """Return whether there is a file or folder of that name."""
+        """Return whether a file or folder of that name exists."""
         ...
 
     def size(self, path: Path) -> int:
@@ -115,41 +115,41 @@ class FileSystem(Protocol):
         ...
 
     def make_directories(self, path: Path) -> None:
-        """Make a folder and those above it, durably; one that exists is fine."""
+        """Create a folder and its missing parents, durably; an existing folder is fine."""
         ...
 
     def close_to_others(self, path: Path) -> bool:
-        """Let nobody but its owner into a folder, and return whether others could get in before.
+        """Make a folder private to its owner; return whether others had access before.
 
         Raises:
-            OSError: it is not ours to change.
+            OSError: this process may not change the folder.
         """
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk itself."""
+        """Sync a folder; on return the names in it are durable."""
         ...
 
     def free_bytes(self, path: Path) -> int:
-        """Return how many bytes can still be stored where `path` is."""
+        """Return the number of free bytes on the volume of `path`."""
         ...
 
     def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
         """Open the SQLite database in a file.
 
-        What a transaction stored is durable when COMMIT returns, and a crash in it leaves the one or the other. A
+        A transaction is durable when COMMIT returns; after a crash during COMMIT it is stored entirely or not at all. A
         connection may be used in any thread, by one at a time; several may be open on one file.
 
         Raises:
-            sqlite3.Error: from here and from whatever is done with the connection. SQLITE_FULL is a full disk.
+            sqlite3.Error: from here and from all uses of the connection. SQLITE_FULL means a full disk.
         """
         ...
 
     def lock(self, path: Path) -> Closable:
-        """Own the lock file `path` (made if missing) until the result is closed or the process ends.
+        """Lock the file `path` (created if missing) until the result is closed or the process ends.
 
         Raises:
-            FolderLockedError: another process, or another part of this one, owns it.
+            FolderLockedError: another process, or another part of this process, holds the lock.
         """
         ...
 
@@ -175,7 +175,7 @@ class OsFile:
             raise _translation(error, self._path) from error
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read, repeating where the system returns less (it gives at most 2 GiB a call)."""
+        """Read, repeating where the system returns less (at most 2 GiB a call)."""
         data = os.pread(self._descriptor, size, offset)
         if len(data) == size or not data:
             return data
@@ -187,7 +187,7 @@ class OsFile:
         return b"".join(parts)
 
     def datasync(self) -> None:
-        """Sync data and size; on macOS also the cache of the drive, which fsync leaves out there."""
+        """Sync data and size; on macOS also the cache of the drive, which fsync does not sync there."""
         try:
             if sys.platform == "darwin":
                 fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
@@ -197,7 +197,7 @@ class OsFile:
             raise _translation(error, self._path) from error
 
     def drop_cached(self) -> None:
-        """Give the page cache of the file back, where the system knows how."""
+        """Drop the page cache of the file, where the system supports it."""
         if sys.platform == "linux":
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -261,7 +261,7 @@ class OsFileSystem:
         return os.stat(path).st_size
 
     def make_directories(self, path: Path) -> None:
-        """Make each missing folder and sync the one above it."""
+        """Create each missing folder and sync its parent."""
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         with _translated(path):
             for folder in reversed(missing):
@@ -286,18 +286,18 @@ class OsFileSystem:
             os.close(descriptor)
 
     def free_bytes(self, path: Path) -> int:
-        """Return what an unprivileged process may still store."""
+        """Return how much an unprivileged process may still store."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
-        """Open a database of SQLite, which gives its journal the mode of the file."""
+        """Open a database of SQLite, which creates its journal with the mode of the file."""
         if mode == "rwc":
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         return connect_database(path, mode=mode)
 
     def lock(self, path: Path) -> OsFile:
-        """Own a file by flock, which ends with the process, however it dies."""
+        """Lock a file by flock, which ends with the process, however it dies."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -317,14 +317,14 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _translation(error: OSError, path: Path) -> Exception:
-    """Return what to raise for an error of the system; all but a full disk keep their class and learn the path."""
+    """Return the error to raise for an OSError: NoSpaceError for a full disk, else the same class with the path."""
     if error.errno in _NO_SPACE_ERRNOS:
         return NoSpaceError(os.strerror(error.errno or 0), subject=str(path))
     return OSError(error.errno, error.strerror, str(path))
 
 
 def _after(buffers: Sequence[Buffer], count: int) -> list[Buffer]:
-    """Return what is left of the buffers after their first `count` bytes."""
+    """Return the remaining buffers after the first `count` bytes."""
     rest: list[Buffer] = []
     for buffer in buffers:
         if count >= len(buffer):

@@ -1,4 +1,4 @@
-"""Addresses that a server listens on, and what is said of one that it cannot have."""
+"""Binding and listening on addresses, and the errors for an address that is not available."""
 
 import asyncio
 import contextlib
@@ -14,10 +14,10 @@ BACKLOG_COUNT: Final = 1024
 
 
 async def bind(address: Address, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-    """Return a server that has an address, and nobody can connect to yet.
+    """Return a server that is bound to an address and does not accept connections yet.
 
     Raises:
-        ConfigurationError: somebody else has the address, or it is none of this machine.
+        ConfigurationError: the address is in use, or does not belong to this machine.
     """
     loop = asyncio.get_running_loop()
     with listening(address):
@@ -48,21 +48,21 @@ def _bound_for_both_families(address: Address) -> socket.socket:
 
 
 async def serve(server: asyncio.Server) -> None:
-    """Let clients connect to what `bind` has returned.
+    """Accept connections on a server that `bind` returned.
 
     Raises:
-        ConfigurationError: somebody else listens on the address by now. That of a server that does not listen yet is
-            not its own: the system lets others have it, too, and the first one to listen keeps it.
+        ConfigurationError: another process listens on the address. Binding does not reserve it: the system lets several
+            sockets bind, and the first to listen keeps the address.
     """
     for bound in server.sockets:
         with listening(Address(*bound.getsockname()[:2])), socket.socket(fileno=os.dup(bound.fileno())) as same:
-            same.listen(BACKLOG_COUNT)  # uvloop does not raise what this raises, it closes the socket
+            same.listen(BACKLOG_COUNT)  # uvloop closes the socket instead of raising this error
     await server.start_serving()
 
 
 @contextlib.contextmanager
 def listening(address: Address) -> Iterator[None]:
-    """Say which address could not be listened on."""
+    """Raise ConfigurationError with the address if listening on it fails."""
     try:
         yield
     except OSError as error:

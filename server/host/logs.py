@@ -1,8 +1,8 @@
 """The log of a server: a line for each record, as text or as JSON.
 
-There is one way to log: `logger.info("stream scaled stream=%s epoch=%d", name, epoch)`, an event in words and then its
-fields. As text that is the line. As JSON the event and each field are keys. The keys are read from the template, not
-from the line, so no value can look like a field: any name of a stream, any message of an error is one JSON string.
+There is one way to log: `logger.info("stream scaled stream=%s epoch=%d", name, epoch)`, a fixed phrase and then its
+fields. As text this is the line. As JSON the phrase and each field are keys. The keys are read from the template, not
+from the line, so no value can look like a field: any stream name and any error message is one JSON string.
 """
 
 import logging
@@ -42,7 +42,7 @@ def split_template(template: str) -> tuple[str, tuple[str, ...]]:
 class JsonLineFormatter(JsonFormatter):
     """Writes a record as one JSON object: time, level, logger, event, and its fields with their own types.
 
-    A record of a library, whose template is not of our form, is an event without fields. An exception is an object
+    A record of a library, whose template is not of this form, is an event without fields. An exception is an object
     under `exception`: type, message and stacktrace.
     """
 
@@ -62,23 +62,23 @@ class JsonLineFormatter(JsonFormatter):
                 **_described(record.exc_info[1]),
                 "stacktrace": message_dict.pop("exc_info", ""),
             }
-        super().add_fields(log_data, record, message_dict)  # what `extra` gave
+        super().add_fields(log_data, record, message_dict)  # fields passed as `extra`
 
 
 class HeldRecords(logging.Handler):
-    """Keeps the last records."""
+    """Keeps the most recent records in memory."""
 
     def __init__(self) -> None:
         super().__init__()
         self.records: deque[logging.LogRecord] = deque(maxlen=HELD_COUNT_MAX)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record."""
+        """Store a record."""
         self.records.append(record)
 
 
 def hold() -> HeldRecords:
-    """Keep what is logged until `configure` says how to write it: before the settings are read, nobody knows."""
+    """Hold log records until `configure` sets the format, which is unknown before the settings are read."""
     held = HeldRecords()
     logging.getLogger().addHandler(held)
     return held
@@ -87,11 +87,11 @@ def hold() -> HeldRecords:
 def configure(*, level: str, as_json: bool, held: HeldRecords | None = None) -> None:
     """Write the log of this process to standard error; warnings go there, too.
 
-    As JSON, so does what would end the process, or a thread, with a traceback: every line is an object then.
+    As JSON, a traceback that ends the process or a thread is an object, too, so that every line is an object.
 
     Args:
-        level: of the lines to write and above, as `logging` calls it.
-        held: is written first, as far as it is of that level.
+        level: the lowest level to write, as `logging` calls it.
+        held: records to write first, if at or above that level.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLineFormatter() if as_json else logging.Formatter(_LINE))

@@ -1,13 +1,13 @@
-"""How the process keeps the memory it has freed, and when it gives it back.
+"""Policy for freed memory: how the process keeps it, and when it returns it to the system.
 
-By default the C library gives large blocks back to the system when they are freed, and asks for fresh ones for the next
+By default the C library returns large blocks to the system when they are freed, and requests fresh ones for the next
 buffers. The first touch of each fresh page is a fault: cheap on bare metal, but on a virtual machine it was measured at
 0.4 to 1.8 GB/s, far below what the log writes. A server whose buffers come and go all day is better off keeping them:
 its memory is bounded anyway, by the bounds of its buffers.
 
-What it has not used for a while it gives back, though: memory that was needed once, by peers that have left, is not
-kept for good. What is in use changes with each flush and each reader; so it is the most that was in use lately that
-counts, and giving back is rare: it takes time, in which threads that want memory wait.
+Memory that was unused for a while is returned, so that a peak caused by peers that have left is not kept for good.
+Usage changes with each flush and each reader, so the recent maximum of usage counts. Memory is returned rarely, because
+that blocks threads that allocate.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from .clock import Clock
 
 logger = logging.getLogger(__name__)
 
-# The C library. Once: each `CDLL` is garbage in a cycle when it is not used any more.
+# The C library, loaded once: each unused `CDLL` is cyclic garbage.
 _LIBRARY: Final = ctypes.CDLL(None)
 
 # Numbers of <malloc.h> of the GNU C library.
@@ -39,24 +39,24 @@ _LARGEST_BLOCK_BYTES: Final = 32 << 20
 
 OBSERVED_EVERY_S: Final = 1.0
 WINDOW_COUNT: Final = 20
-"""What was not in use in any of so many observations is given back."""
+"""Memory that was unused in any of this many observations is returned."""
 PAUSE_COUNT_MAX: Final = 600
-"""After so many observations what could not be given back is asked for again, however little it brought before."""
+"""After this many observations memory that could not be returned is tried again, however little the last try freed."""
 SLACK_BYTES: Final = 32 << 20
 """Less than that is not worth it."""
 
 
 def keep_freed_memory() -> bool:
-    """Tell the allocator to keep up to 1 GiB of freed memory for reuse, in any thread; return whether it understood.
+    """Tell the allocator to keep up to 1 GiB of freed memory for reuse, in any thread; return whether it accepted that.
 
-    For the process of a server only, once, before it starts threads: each would get a heap of its own, and what one
-    thread frees would be of no use to the others.
+    For the process of a server only, once, before it starts threads: otherwise each thread would get its own heap, and
+    memory freed by one thread could not be reused by others.
     """
     if not sys.platform.startswith("linux"):
         return False
     try:
         mallopt = _LIBRARY.mallopt
-    except AttributeError:  # musl has no mallopt, and other habits
+    except AttributeError:  # musl has no mallopt, and another allocator
         return False
     done = (
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK_BYTES)
@@ -69,19 +69,19 @@ def keep_freed_memory() -> bool:
 
 
 class MemoryUse(NamedTuple):
-    """The memory of the process: what of its heap is in use, and what of all of it is in the machine's memory."""
+    """Memory of the process: heap in use, and resident memory in total."""
 
     used_bytes: int
     resident_bytes: int
 
 
 class FreedMemory:
-    """Decides when memory is given back. Pure; `observe` is called about every second.
+    """Decides when to return memory. Pure; `observe` is called about every second.
 
-    Resident is what the heap uses, what was freed and is kept, and the *rest*: code, stacks, Python's own pools of
-    small objects. The least difference of resident and used memory is taken for the rest. What is *stuck* when memory
-    was given back, in pages that are used in part or in pools that have grown, is not asked for again at once. Pages
-    become free later, though: it is after a window, or where that brought little, after twice as long.
+    Resident memory is the used heap, freed memory that is kept, and the *rest*: code, stacks, Python's pools of small
+    objects. The least difference between resident and used memory is the estimate of the rest. *Stuck* memory, in
+    partly used pages or in pools that have grown, could not be returned at the last attempt and is not tried again at
+    once. As pages become free later, it is tried again after a window, or, if that freed little, after twice as long.
     """
 
     def __init__(self, *, window_count: int = WINDOW_COUNT, slack_bytes: int = SLACK_BYTES) -> None:
@@ -89,18 +89,18 @@ class FreedMemory:
         self._slack_bytes = slack_bytes
         self._used: deque[int] = deque(maxlen=window_count)
         self._rest_bytes: int | None = None
-        # What the last giving back left, and after how many more observations that may have come free.
+        # Memory that the last attempt left, and the number of observations until it is tried again.
         self._stuck_bytes = 0
         self._stuck_count = 0
         self._pause_count = window_count
-        # What was in use when it was known that there is no garbage in it.
+        # Heap in use when it was last known to contain no garbage.
         self._clean_bytes: int | None = None
 
     def has_garbage(self) -> bool:
-        """Return whether there may be much garbage: more is in use than it was, and the process is quiet.
+        """Return whether there may be much garbage: usage has grown, and the process is quiet.
 
-        The collector of Python runs by the number of objects, however large they are, and rarely in a server. What a
-        connection leaves in cycles, with buffers of megabytes, would stay for as long as nothing else happens.
+        Python's collector runs by the number of objects, not by their size, and so rarely in a server. Cyclic garbage
+        of a connection, with buffers of megabytes, would stay until other objects are made.
         """
         least, most = min(self._used), max(self._used)
         if self._clean_bytes is None:
@@ -109,13 +109,13 @@ class FreedMemory:
         return is_quiet and least > self._clean_bytes + self._slack_bytes // 4
 
     def collected(self, use: MemoryUse) -> None:
-        """Take what is so after garbage was collected."""
+        """Record the usage after a garbage collection."""
         self._clean_bytes = use.used_bytes
 
     def observe(self, use: MemoryUse) -> bool:
-        """Take an observation; return whether memory should be given back now.
+        """Record an observation; return whether memory should be returned now.
 
-        Also when there are few of them yet: an attack on a server that has just started is bounded, too.
+        This also holds after few observations: an attack on a server that has just started is bounded, too.
         """
         rest = use.resident_bytes - use.used_bytes
         self._rest_bytes = rest if self._rest_bytes is None else min(self._rest_bytes, rest)
@@ -126,7 +126,7 @@ class FreedMemory:
         return use.resident_bytes - self._rest_bytes - self._stuck_bytes - max(self._used) > self._slack_bytes
 
     def given_back(self, before: MemoryUse, after: MemoryUse) -> None:
-        """Take what was so before and after memory was given back."""
+        """Record the usage before and after memory was returned."""
         is_little = before.resident_bytes - after.resident_bytes < self._slack_bytes // 2
         self._pause_count = min(2 * self._pause_count, PAUSE_COUNT_MAX) if is_little else self._window_count
         self._stuck_count = self._pause_count
@@ -145,11 +145,11 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def memory_use() -> MemoryUse | None:
-    """Return the memory of this process; None if this system does not tell."""
+    """Return the memory of this process; None if this system does not report it."""
     try:
         mallinfo2 = _LIBRARY.mallinfo2
         pages = Path("/proc/self/statm").read_bytes().split()[1]
-    except (OSError, AttributeError):  # not Linux, or a C library that is older than 2021, or none of GNU
+    except (OSError, AttributeError):  # not Linux, a C library older than 2021, or not glibc
         return None
     mallinfo2.restype = _Mallinfo2
     info = mallinfo2()
@@ -157,9 +157,9 @@ def memory_use() -> MemoryUse | None:
 
 
 async def give_back_memory(clock: Clock) -> None:
-    """Give freed memory back to the system when it was not in use for a while, until cancelled.
+    """Return freed memory to the system when it was unused for a while, until cancelled.
 
-    For the process of a server only. Returns where the system cannot.
+    For the process of a server only. Returns at once where the system does not support it.
     """
     freed = FreedMemory()
     while (use := memory_use()) is not None:

@@ -1,8 +1,8 @@
-"""The metrics that parts of the server count themselves, declared in one place.
+"""The metrics that the parts of the server count themselves, declared in one place.
 
 Every name ends in its unit; counters end in `_total`. Components receive one `Metrics` and touch only their own; each
-metric is for one thread at a time. What they count is made into the metrics of Prometheus by `console.metrics`: its
-library is loaded with the console only, since that takes as long as a twentieth of the start of a server.
+metric is for one thread at a time. `console.metrics` converts them to Prometheus metrics: its library is loaded with
+the console only, since loading takes a twentieth of the startup time of a server.
 """
 
 from bisect import bisect_left
@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
-# A sync takes 80 us on a good disk and is stalled for up to seconds on a bad day: both ends must be seen.
+# A sync takes 80 us on a good disk and up to seconds on a stalled one: the buckets cover both ends.
 _SYNC_BUCKETS_S: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
-# An answer out of memory takes tens of microseconds; one that waits for a stalled disk may take its time-out.
+# A reply from memory takes tens of microseconds; one that waits for a stalled disk may take until its timeout.
 _REQUEST_BUCKETS_S: Final = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-# From a lone small append to the largest batch: how well group commit works.
+# From a lone small append to the largest batch: shows how well group commit works.
 _BATCH_BUCKETS_BYTES: Final = tuple(4**power for power in range(4, 14))
 
 
 class Series:
-    """How often values were how large; for one thread at a time.
+    """Counts of values by bucket; for one thread at a time.
 
-    It takes a tenth of the time of the library's histogram, which is for any number of threads: it is asked with each
-    batch of the log.
+    It takes a tenth of the time of the library's thread-safe histogram, which matters as it is updated with each batch
+    of the log.
 
     Attributes:
         sum: of all values.
@@ -49,10 +49,10 @@ class Series:
 
 
 class Metric:
-    """What a metric is called, and what its help says.
+    """The name and help of a metric.
 
     Attributes:
-        label: the name of its label, which has few values; empty for a metric without one.
+        label: name of the label, which has few values; empty for a metric without one.
     """
 
     def __init__(self, name: str, documentation: str, *, label: str = "") -> None:
@@ -69,19 +69,19 @@ class Counter(Metric):
         self._counts: dict[str, int] = {} if label else {"": 0}
 
     def increase(self, value: str = "", *, by: int = 1) -> None:
-        """Count so many more, of a value of the label if there is one."""
+        """Add to the counter of a label value, or of the metric if it has no label."""
         self._counts[value] = self._counts.get(value, 0) + by
 
     def counts(self) -> Mapping[str, int]:
-        """Return the count of each value of the label; without a label, that of the empty one."""
+        """Return the count of each label value; without a label, under the empty one."""
         return dict(self._counts)
 
 
 class Histogram(Metric):
-    """How often values were how large, for each value of a label if it has one.
+    """A histogram, with one series for each value of its label, if it has one.
 
     Args:
-        bounds: the upper bounds of the buckets, ascending; what is above all of them is counted as well.
+        bounds: upper bounds of the buckets, ascending; larger values are counted as well.
     """
 
     def __init__(self, name: str, documentation: str, *, bounds: Sequence[float], label: str = "") -> None:
@@ -90,19 +90,19 @@ class Histogram(Metric):
         self._series: dict[str, Series] = {} if label else {"": Series(bounds)}
 
     def series(self, value: str = "") -> Series:
-        """Return what counts, for a value of the label if there is one."""
+        """Return the series of a label value, or of the metric if it has no label."""
         series = self._series.get(value)
         if series is None:
             series = self._series[value] = Series(self._bounds)
         return series
 
     def all_series(self) -> Mapping[str, Series]:
-        """Return what has counted for each value of the label; without a label, for the empty one."""
+        """Return the series of each label value; without a label, under the empty one."""
         return dict(self._series)
 
 
 class Metrics:
-    """All of them; several servers may live in one process (tests, demos), and each counts apart."""
+    """All metrics of one server; several servers may live in one process (tests, demos), and each counts separately."""
 
     def __init__(self) -> None:
         self.wal_sync_seconds = Histogram(
@@ -118,7 +118,7 @@ class Metrics:
         )
         self.request_seconds = Histogram(
             "millrace_request_seconds",
-            "Time from the arrival of a request to its answer, by message type. Compare APPEND with "
+            "Time from the arrival of a request to its reply, by message type. Compare APPEND with "
             "millrace_wal_sync_seconds: the difference is time in the queue. A READ that waits for new events is not "
             "counted.",
             label="type",
@@ -135,7 +135,7 @@ class Metrics:
         self.store_requests_total = Counter(
             "millrace_store_requests_total",
             "Requests to the object store, by outcome. Each attempt counts. Alert if unavailable or refused keeps "
-            "rising. busy means that the store asks to slow down, full that it has no room or a quota is used up.",
+            "rising. busy means that the store rate-limits requests, full that it has no space or a quota is used up.",
             label="outcome",
         )
         self.store_request_seconds = Histogram(
@@ -146,7 +146,8 @@ class Metrics:
         )
         self.store_retries_total = Counter(
             "millrace_store_retries_total",
-            "Requests to the object store that were sent again, because the one before had no answer or was put off.",
+            "Requests to the object store that were sent again, because the previous attempt had no answer or "
+            "was rate-limited.",
         )
         self.store_hedges_total = Counter(
             "millrace_store_hedges_total",
@@ -156,7 +157,7 @@ class Metrics:
         )
         self.task_failures_total = Counter(
             "millrace_task_failures_total",
-            "Background tasks that failed. Then the server ends, too. The log messages say why.",
+            "Background tasks that failed. The server then exits, too. See the log for the reason.",
             label="task",
         )
 

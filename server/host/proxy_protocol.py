@@ -41,7 +41,7 @@ class ProxyHeader(NamedTuple):
 
 
 class TrustedProxies:
-    """The proxies whose headers are believed.
+    """The proxies whose headers are trusted.
 
     Args:
         text: addresses and networks, separated by commas.
@@ -124,6 +124,6 @@ def _version_2(data: bytes) -> ProxyHeader | None:
         return ProxyHeader(size_bytes)
     ports = _V2_FIXED_SIZE_BYTES + 2 * address_size
     if size_bytes < ports + 4:
-        raise ProxyHeaderError(f"a PROXY header of {size_bytes} bytes has no room for its addresses")
+        raise ProxyHeaderError(f"a PROXY header of {size_bytes} bytes is too short for its addresses")
     host = ip_address(data[_V2_FIXED_SIZE_BYTES : _V2_FIXED_SIZE_BYTES + address_size])
     return ProxyHeader(size_bytes, str(host), int.from_bytes(data[ports : ports + 2]))

@@ -1,7 +1,7 @@
-"""Disk room on the volume of a data folder, shared by the log, tier 2 and checkpoints.
+"""Disk space on the volume of a data folder, shared by the log, tier 2 and checkpoints.
 
-Room is freed by checkpoints: after a truncation, chunks are deleted and log files are recycled only when a copy of the
-checkpoint is in tier 2. A checkpoint that finds the disk full would leave it full permanently. So log files and chunks
+Checkpoints free space: after a truncation, chunks are deleted and log files are recycled only when a copy of the
+checkpoint is in tier 2. If a checkpoint found the disk full, it would stay full permanently. So log files and chunks
 leave a reserve free, which only checkpoints and their copies use.
 """
 
@@ -17,20 +17,20 @@ from millrace.wire.limits import MIB
 from .files import FileSystem
 
 RESERVE_BYTES_MIN: Final = 4 * MIB
-"""Room for the growth of a checkpoint since the last one, and for the journal of a small one."""
+"""Space for the growth of a checkpoint since the last one, and for the journal of a small one."""
 RESERVED_CHECKPOINTS_COUNT: Final = 4
-"""The journal of a save, the copy in the making, its parts in tier 2, and one more while older copies are deleted."""
+"""The journal of a save, the copy in progress, its parts in tier 2, and one more while older copies are deleted."""
 
 
 class DiskRoom:
-    """Room that log files and chunks may take. May be used by several threads at once.
+    """Space for log files and chunks. May be used by several threads at once.
 
     Attributes:
         has_tier2: whether chunks are stored on the volume, too.
     """
 
     def __init__(self, files: FileSystem, *, has_tier2: bool = False) -> None:
-        """Store the collaborators; nothing is reserved yet."""
+        """Store the collaborators; the reserve is still empty."""
         self.has_tier2 = has_tier2
         self._files = files
         self._checkpoints: set[Path] = set()
@@ -39,7 +39,7 @@ class DiskRoom:
         self._claimed_bytes = 0
 
     def reserve_for(self, checkpoint: Path) -> None:
-        """Reserve room for the checkpoint in that file, which does not have to exist yet."""
+        """Reserve space for the checkpoint in that file, which may be missing."""
         with self._lock:
             self._checkpoints.add(checkpoint)
 
@@ -49,19 +49,19 @@ class DiskRoom:
         return sum(RESERVE_BYTES_MIN + RESERVED_CHECKPOINTS_COUNT * self._size(path) for path in self._checkpoints)
 
     def free_bytes(self, path: Path) -> int:
-        """Return how many bytes of log files and chunks can still be stored where `path` is.
+        """Return how many bytes of log files and chunks still fit on the volume of `path`.
 
         Raises:
-            OSError: the system does not answer.
+            OSError: the system call failed.
         """
         with self._lock:
             return self._free_bytes(path)
 
     def left_bytes(self, path: Path) -> int:
-        """Return how many bytes can still be stored where `path` is, the reserve included.
+        """Return how many bytes still fit on the volume of `path`, including the reserve.
 
         Raises:
-            OSError: the system does not answer.
+            OSError: the system call failed.
         """
         with self._lock:
             return self._files.free_bytes(path) - self._claimed_bytes
@@ -78,7 +78,7 @@ class DiskRoom:
             free_bytes = self._free_bytes(path)
             if free_bytes < size_bytes:
                 raise NoSpaceError(
-                    f"no room for a file of {size_bytes / MIB:.1f} MiB: {free_bytes / MIB:.1f} MiB are free, not "
+                    f"no space for a file of {size_bytes / MIB:.1f} MiB: {free_bytes / MIB:.1f} MiB are free, not "
                     f"counting the reserve of {self.reserve_bytes / MIB:.1f} MiB for checkpoints",
                     subject=str(path),
                 )

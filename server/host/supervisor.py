@@ -1,6 +1,6 @@
-"""Background tasks with a name, whose unexpected end stops their owner.
+"""Named background tasks whose unexpected end stops their owner.
 
-A task that ends unnoticed leaves a server that answers and does half of its work. So no task is started without a
+If a task ended unnoticed, the server would answer requests and do half of its work. So every task is started with a
 callback for its end.
 """
 
@@ -18,7 +18,7 @@ class Supervisor:
     """Runs the background tasks of one owner, in one event loop."""
 
     def __init__(self, *, metrics: Metrics, on_failure: Callable[[str, BaseException], None]) -> None:
-        """Take `on_failure`, which is called in the loop with name and error of each task that fails."""
+        """Take `on_failure`, which is called in the loop with the name and error of each failed task."""
         self._metrics = metrics
         self._on_failure = on_failure
         self._tasks: set[asyncio.Task[None]] = set()
@@ -30,9 +30,9 @@ class Supervisor:
         task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Cancel all tasks and wait for their end; a failure on the way down is reported like any other.
+        """Cancel all tasks and wait for their end; a failure during shutdown is reported like any other.
 
-        Cancelling this leaves the tasks cancelled but perhaps still ending.
+        If this is cancelled, the tasks are cancelled but may not have ended.
         """
         tasks = list(self._tasks)
         for task in tasks:
@@ -54,6 +54,6 @@ class Supervisor:
 
 
 def mark_seen(task: "asyncio.Future[Any]") -> None:
-    """Look at the outcome of a task, should nobody wait for it any more: asyncio logs an error that nobody has seen."""
+    """Retrieve the exception of a task that may have no waiter: asyncio logs exceptions that were never retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,7 +1,7 @@
-"""The threads that the log keeps beside the event loop, and what they wait for.
+"""The threads that the log runs beside the event loop, and their conditions.
 
-A server asks for them here, so that a simulation can run them: one at a time, in an order that it draws, in virtual
-time. Short work, by `asyncio.to_thread`, needs no such seam: the event loop already chooses where it runs.
+The server creates them here, so that a simulation can run them one at a time, in a random order, in virtual time. Short
+work, by `asyncio.to_thread`, needs no such interface: the event loop already chooses where it runs.
 """
 
 import os
@@ -14,10 +14,10 @@ from .wakeup import Wakeup
 
 
 class Threads(Protocol):
-    """Makes threads, and what a thread may block on."""
+    """Creates threads and the conditions that threads wait for."""
 
     def thread(self, work: Callable[[], None], *, name: str, niceness: int = 0) -> threading.Thread:
-        """Return a thread that is not started; where the system can, it yields to threads of a lower niceness."""
+        """Return a thread that is not started; where supported, it yields to threads of a lower niceness."""
         ...
 
     def bell(self, *, blocking: bool) -> Wakeup:

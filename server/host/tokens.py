@@ -1,8 +1,8 @@
 """Compares tokens with the token of the server.
 
-The right token is accepted whatever else came from the same address: all peers of one proxy share it. A wrong
-token costs its own connection a delay. So guessing is as fast as connections are, and a token has to be long and
-random; but a guesser locks out nobody.
+The right token is always accepted, whatever else came from the same address, because all peers of a proxy share its
+address. A wrong token delays its own connection only. The rate of guesses is therefore the rate of connections, so a
+token has to be long and random; a guesser cannot lock anybody out.
 """
 
 import hmac
@@ -32,7 +32,7 @@ class TokenGate:
         self._token = token.encode()
 
     def judge(self, given: bytes) -> TokenVerdict:
-        """Return whether a token is right; the time that it takes does not depend on the token of the server."""
+        """Return whether a token is right, in constant time."""
         if not self._token or hmac.compare_digest(self._token, given):
             return TokenVerdict.RIGHT
         return TokenVerdict.WRONG if given else TokenVerdict.MISSING

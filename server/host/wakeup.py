@@ -1,6 +1,6 @@
-"""A descriptor that one thread rings and another waits for.
+"""A descriptor that one thread signals and another waits for.
 
-From the event loop to a thread and back takes 8 us by two of these. A lock that is released for the thread, and
+A round trip from the event loop to a thread takes 8 us with two of these. A lock that is released for the thread, and
 `call_soon_threadsafe` for the loop, need no module of their own, but took 19 us and three times the context switches.
 """
 
@@ -12,34 +12,34 @@ _ONE: Final = (1).to_bytes(8, "little")
 
 
 class Wakeup:
-    """An eventfd on Linux, a pipe elsewhere. Rings that are not yet heard count as one.
+    """An eventfd on Linux, a pipe elsewhere. Several signals before a wait count as one.
 
-    Any thread may ring. Either one thread waits with `wait`, or an event loop watches `descriptor` and calls `clear`;
-    which of the two is fixed when it is made.
+    Any thread may call `ring`. Either one thread waits with `wait`, or an event loop watches `descriptor` and calls
+    `clear`; the constructor decides which.
     """
 
     __slots__ = ("_write_descriptor", "descriptor")
 
     def __init__(self, *, blocking: bool) -> None:
-        """Make the bell; `blocking` says that a thread waits rather than a loop watches."""
+        """Create the descriptor; `blocking` if a thread waits, not if a loop watches."""
         if sys.platform == "linux":
             self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | (0 if blocking else os.EFD_NONBLOCK))
             self._write_descriptor = self.descriptor
         else:
             self.descriptor, self._write_descriptor = os.pipe()
             os.set_blocking(self.descriptor, blocking)
-            # A full pipe has enough rings in it: losing one more loses nothing.
+            # A full pipe contains enough signals: dropping one more loses nothing.
             os.set_blocking(self._write_descriptor, False)
 
     def ring(self) -> None:
-        """Wake who waits, now or when they next wait. Never blocks."""
+        """Wake the waiter, now or at its next wait. Never blocks."""
         try:
             os.write(self._write_descriptor, _ONE)
         except BlockingIOError:
             pass
 
     def wait(self) -> None:
-        """Return when the bell was rung since the last call; releases the interpreter lock meanwhile."""
+        """Return once `ring` was called since the last call; releases the interpreter lock meanwhile."""
         os.read(self.descriptor, 8 if sys.platform == "linux" else 4096)
 
     def clear(self) -> None:
@@ -50,7 +50,7 @@ class Wakeup:
             pass
 
     def close(self) -> None:
-        """Close the descriptors. Not to be rung, waited for or watched any more."""
+        """Close the descriptors; no method may be called afterwards."""
         os.close(self.descriptor)
         if self._write_descriptor != self.descriptor:
             os.close(self._write_descriptor)

@@ -1,4 +1,4 @@
-"""Objects of a cloud: what the history of a server is kept in, where its disk is not trusted with it."""
+"""Object stores (S3, Google Cloud, Azure) for the history and, if configured, the log of a server."""
 
 from .monitor import StoreMonitor
 from .opening import claim, find_owner, open_store

@@ -1,17 +1,17 @@
-"""An object store of a cloud, reached through obstore: S3 and what speaks like it, Google Cloud, Azure.
+"""An object store of a cloud, reached through obstore: S3 and compatible stores, Google Cloud, Azure.
 
-One attempt a call: `RetryingStore` repeats, so obstore must not. What obstore needs to be told, each learned from a
+Each call makes one attempt: `RetryingStore` retries, so obstore must not. Each of the following rules comes from a
 failure (scale-out, section 2 of the design):
 
-- Nothing of it is imported, and no connection is made, before `connect`: after a fork its threads are missing and the
-  child would hang, so a call in a forked child is refused.
-- Its one time-out is for a whole request, with all bytes, whatever their number. So each request has one of ours, which
-  grows with its bytes, and that of the client is out of reach.
-- A put is never sent in parts: those cannot be conditional, and an aborted one leaves parts that cost money.
-- Google Cloud compares versions, the others tags. So a tag of Google has its version in front, as `17 "abc"`; the
-  others go without: None in place of a version is a TypeError, and S3 does not tell one with each answer.
-- A read from the end on is an error (416) in all stores, a read of no bytes in obstore itself.
-- Prefixes of listings are whole folders for obstore, and S3 Express does not sort: names are compared here.
+- Import obstore and open connections only in `connect`: after a fork its threads are missing and the child would hang,
+  so a call in a forked child is rejected.
+- obstore's only timeout is for a whole request with all its bytes, whatever their number. So each request gets a
+  timeout here, which grows with its bytes; the client's own is set out of reach.
+- A put is never multipart: a multipart put cannot be conditional, and an aborted one leaves parts that cost money.
+- Google Cloud compares versions, the other stores ETags. So a tag of Google starts with its version, as `17 "abc"`; the
+  others omit it: None in place of a version is a TypeError, and S3 does not return a version with each answer.
+- A read at or beyond the end is an error (416) in all stores; a read of zero bytes is an error in obstore itself.
+- Prefixes of listings are whole folders in obstore, and S3 Express does not sort: names are compared here.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 CONNECT_S_MAX: Final = 5.0
 CLIENT_S_MAX: Final = 86_400.0
-"""The time-out of the client, which cannot do without one."""
+"""The timeout of the client, which requires one."""
 PAGE_COUNT: Final = 1000
-"""Objects in a page of a listing: what one request of S3 gives, and deletes."""
+"""Objects in a page of a listing: as many as one request of S3 lists, or deletes."""
 _RANGE_NOT_SATISFIABLE: Final = 416
 _EXPRESS_SUFFIX: Final = "--x-s3"
 _SCHEMES_WITH_VERSIONS: Final = ("gs",)
@@ -79,17 +79,17 @@ class CloudStore:
     async def connect(
         cls, url: StoreUrl, *, attempt_s: float, bytes_per_s_min: int = BYTES_PER_S_MIN, clock: Clock | None = None
     ) -> "CloudStore":
-        """Return the store that a URL names, with the credentials of the environment. Nothing is asked of it yet.
+        """Return the store that a URL names, with the credentials of the environment. Sends no request yet.
 
         Args:
             url: the bucket, and the prefix of all keys.
-            attempt_s: how long one request may take, beside the time for its bytes.
-            bytes_per_s_min: as many bytes a second are waited for.
-            clock: of the time-outs.
+            attempt_s: timeout of one request, not counting the time for its bytes.
+            bytes_per_s_min: a request gets one more second for each of this many bytes.
+            clock: for the timeouts.
 
         Raises:
             MissingExtraError: obstore is not installed.
-            ConfigurationError: the environment does not say enough.
+            ConfigurationError: the environment is incomplete.
         """
         # Loads certificates: tens of milliseconds.
         client = await asyncio.to_thread(_client, url, attempt_s)
@@ -125,7 +125,7 @@ class CloudStore:
         assert size >= 0
         self._check_process()
         if not size:
-            await self.size(key)  # tells of a missing object
+            await self.size(key)  # raises if the object is missing
             return b""
         async with self._request(key, size=size):
             try:
@@ -159,7 +159,7 @@ class CloudStore:
         try:
             async with self._request("", count=ceil(len(keys) / PAGE_COUNT)):
                 await self._obstore.delete_async(self._client, list(keys))
-        except ObjectNotFoundError:  # of Azure; the others may be there still
+        except ObjectNotFoundError:  # of Azure; the other objects may still exist
             if len(keys) > 1:
                 for key in keys:
                     await self.delete([key])
@@ -175,7 +175,7 @@ class CloudStore:
                 return encode_tag(await put, has_version=self._has_versions)
         except ObjectNotFoundError as error:
             reason = (
-                "the bucket does not exist, or the store does not know the access key; its answer does not say which"
+                "the bucket does not exist, or the access key is unknown to the store; its answer does not say which"
             )
             raise StoreRefusedError(reason, subject=key) from error
 
@@ -204,12 +204,12 @@ class CloudStore:
 
     @asynccontextmanager
     async def _request(self, key: str, *, size: int = 0, count: int = 1) -> AsyncIterator[None]:
-        """Bound the time of the body, and raise what its errors mean (`translated`).
+        """Bound the time of the body, and translate its errors (`translated`).
 
         Args:
-            key: what the request is about; empty for the store as a whole.
-            size: bytes that go either way, at most.
-            count: requests that it is for the client.
+            key: the subject of the request; empty for the store as a whole.
+            size: bytes in either direction, at most.
+            count: number of HTTP requests that the client makes.
         """
         allowed_s = count * self._attempt_s + size / self._bytes_per_s_min
         with translated(key):
@@ -227,13 +227,13 @@ class CloudStore:
 
 
 def encode_tag(answer: Mapping[str, Any], *, has_version: bool) -> str:
-    """Return the tag of an object, of what a client says of it; with the version in front, where the store has one."""
+    """Return the tag of an object from an answer of the client, preceded by the version for stores that have one."""
     tag, version = (answer.get(name) or "" for name in ("e_tag", "version"))
     return f"{version} {tag}" if has_version else tag
 
 
 def decode_tag(tag: str, *, has_version: bool) -> dict[str, str]:
-    """Return what a client is to compare, of a tag. What is not known is not in it, and never None."""
+    """Return the conditions that the client should compare, from a tag. An unknown one is absent, never None."""
     version, _, e_tag = tag.partition(" ") if has_version else ("", "", tag)
     return {name: value for name, value in (("e_tag", e_tag), ("version", version)) if value}
 
@@ -262,10 +262,10 @@ def _client(url: StoreUrl, attempt_s: float) -> "Client":
 
 
 def _profile_credentials() -> Any:
-    """Return what reads the profile that AWS_PROFILE names, from the files of the AWS tools.
+    """Return a credential provider for the profile in AWS_PROFILE, from the files of the AWS tools.
 
     Raises:
-        ConfigurationError: what reads them is not installed, or there is no such profile.
+        ConfigurationError: the library that reads the profile is not installed, or the profile does not exist.
     """
     try:
         from obstore.auth.boto3 import Boto3CredentialProvider
@@ -280,16 +280,16 @@ def _profile_credentials() -> Any:
 
 
 def _allows_http() -> bool:
-    """Return whether the environment asks for a store without TLS. obstore would read it, but not beside time-outs."""
+    """Return whether the environment allows a store without TLS. obstore ignores its own option beside timeouts."""
     if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes"):
         return True
     return any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
 
 
 def _before(prefix: str) -> str:
-    """Return a key before all that start with a prefix, and after most others before them; empty where none is plain.
+    """Return a key that sorts before all keys with a prefix and after most others; empty if no plain one exists.
 
-    It must be a key that obstore takes.
+    The key must be valid for obstore.
     """
     last = chr(ord(prefix[-1]) - 1) if prefix else ""
     return prefix[:-1] + last if last.isalnum() or last in (",", "-", ".") else ""

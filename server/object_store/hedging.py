@@ -1,8 +1,8 @@
-"""When a request has taken so long that a second one is worth it: after twice what 95 of 100 take.
+"""Hedging: sends a second request when the first has taken twice the 95th percentile.
 
-Object stores answer a few requests of a hundred ten times slower than the rest. A second one, on another connection,
-as a rule overtakes the first. Each is paid for, so in the long run there is at most one for 20 requests, however slow
-the store is.
+Object stores answer a few requests of a hundred ten times slower than the rest. A second request, on another
+connection, usually overtakes the slow one. Each request is paid for, so in the long run there is at most one hedge for
+20 requests, however slow the store is.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from millrace.server.host.clock import Clock
 
 SAMPLES_MAX: Final = 100
 SAMPLES_MIN: Final = 20
-"""With fewer than these nothing is known of what is usual."""
+"""With fewer samples the percentile is unknown."""
 HEDGE_S_MIN: Final = 0.02
 REQUESTS_PER_HEDGE: Final = 20
 HEDGES_SAVED_MAX: Final = 5
-"""So many at once after a time without any."""
+"""The most hedges in a burst after a time without any."""
 
 T = TypeVar("T")
 
 
 class UsualTime:
-    """How long the last requests of one kind took, and how many hedges they have earned."""
+    """Durations of the last requests of one kind, and the hedges that they have earned."""
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=SAMPLES_MAX)
@@ -39,13 +39,13 @@ class UsualTime:
 
     @property
     def slow_s(self) -> float | None:
-        """After how many seconds a request is slow; None while that is not known."""
+        """The number of seconds after which a request counts as slow; None while unknown."""
         if len(self._seconds) < SAMPLES_MIN:
             return None
         return max(HEDGE_S_MIN, 2 * sorted(self._seconds)[len(self._seconds) * 95 // 100])
 
     def take_hedge(self) -> bool:
-        """Return whether there may be a hedge, which counts then."""
+        """Spend one hedge if available; return whether it was."""
         if self._saved_count < REQUESTS_PER_HEDGE:
             return False
         self._saved_count -= REQUESTS_PER_HEDGE
@@ -53,13 +53,13 @@ class UsualTime:
 
 
 async def hedged(make: Callable[[], Awaitable[T]], *, slow_s: float, clock: Clock, may_hedge: Callable[[], bool]) -> T:
-    """Return the first answer of a request and, if that is slow, of a second one like it; the other is cancelled.
+    """Return the first answer of a request and, if that is slow, of a second identical one; the other is cancelled.
 
-    An error is an answer, unless it is StoreUnavailableError or StoreRefusedError: then the other one is waited for. If
-    both fail so, an error whose outcome is open is raised before one that says that nothing was changed.
+    An error counts as an answer, except StoreUnavailableError and StoreRefusedError: then the other request is awaited.
+    If both fail like this, an error with an open outcome takes precedence over one that changed nothing.
 
     Args:
-        may_hedge: asked once the request is slow.
+        may_hedge: called once the request is slow.
     """
     tasks = [asyncio.ensure_future(make())]
     try:
@@ -83,6 +83,6 @@ async def hedged(make: Callable[[], Awaitable[T]], *, slow_s: float, clock: Cloc
 
 
 def _is_open(failed: "asyncio.Future[T]") -> bool:
-    """Return whether a request that has failed may have changed something, or may do so yet."""
+    """Return whether a failed request may have changed something, or may still do so."""
     error = failed.exception()
     return isinstance(error, StoreUnavailableError) and not error.changed_nothing

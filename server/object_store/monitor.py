@@ -1,4 +1,4 @@
-"""What becomes of requests to the object store: counted for Prometheus, and whether it answers at all."""
+"""Counts requests to the object store for Prometheus, and derives the health of the store."""
 
 import logging
 from typing import Final, Literal
@@ -21,13 +21,13 @@ Kind = Literal["create", "replace", "get", "read", "size", "list", "delete"]
 
 _CHANGES: Final[tuple[Kind, ...]] = ("create", "replace", "delete")
 SILENT_S: Final = 10.0
-"""So long a store may fail before that is said to be its health: single failures are normal."""
+"""A store must fail for this long before its health is bad: single failures are normal."""
 FORGOTTEN_S: Final = 120.0
-"""A failure that nobody has tried to get over since then says nothing about now."""
+"""A failure that nobody has retried for this long no longer counts."""
 FULL_S: Final = 10.0
-"""So long after a put found no room a store is full. Whoever needs room asks more often."""
+"""A store counts as full for this long after a put found no space. Whoever needs space retries more often."""
 BUSY_S: Final = 10.0
-"""So long after it has asked to slow down a store is busy."""
+"""A store counts as busy for this long after it has rate-limited a request."""
 
 _OUTCOMES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (StoreBusyError, "busy"),
@@ -42,13 +42,13 @@ _FAILURES: Final = (StoreUnavailableError, StoreRefusedError)
 
 
 class StoreMonitor:
-    """Counts, and tells the health. Belongs to one event loop; `health` may be asked in any thread."""
+    """Counts requests and reports health. Belongs to one event loop; `health` may be called in any thread."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
         self._clock = clock
-        # Of changes and of reads: a bucket that is full, or lets nobody write, still answers reads. Of the failures
-        # since the last answer: when the first and the last were, and what the last one says.
+        # Separately for changes and for reads, because a bucket that is full or read-only still answers reads: of the
+        # failures since the last answer, the times of the first and the last, and the text of the last.
         self._failing: dict[bool, tuple[float, float, str]] = {}
         self._busy_until_s = float("-inf")
         # Not among the failures: small objects may find room, and a lease is replaced by as many bytes.
@@ -56,7 +56,7 @@ class StoreMonitor:
         self._full_reason = ""
 
     def ended(self, kind: Kind, duration_s: float, error: BaseException | None) -> None:
-        """Count a request: what it was, how long it took, and what it raised."""
+        """Count a request: its kind, its duration, and its error."""
         outcome = "ok" if error is None else next((name for cls, name in _OUTCOMES if isinstance(error, cls)), "failed")
         self._metrics.store_requests_total.increase(outcome)
         self._metrics.store_request_seconds.series(kind).observe(duration_s)
@@ -86,18 +86,18 @@ class StoreMonitor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the store has asked to slow down a moment ago."""
+        """Whether the store has rate-limited a request a moment ago."""
         return self._clock.monotonic_s() < self._busy_until_s
 
     def health(self) -> str:
-        """Return what is wrong with the store, empty if it answers or nobody has asked it lately.
+        """Return what is wrong with the store, empty if it answers or was not used lately.
 
-        Changes and reads have each to be answered; where both fail, it says so of the changes.
+        Health requires answers to changes and to reads; if both fail, the text is about the changes.
         """
         if self._clock.monotonic_s() < self._full_until_s:
             return f"the object store is full: {self._full_reason}"
         for is_change in (True, False):
             first_s, last_s, reason = self._failing.get(is_change) or (0.0, 0.0, "")
             if last_s - first_s >= SILENT_S and self._clock.monotonic_s() - last_s < FORGOTTEN_S:
-                return f"the object store fails since {last_s - first_s:.0f} s: {reason}"
+                return f"the object store has failed for {last_s - first_s:.0f} s: {reason}"
         return ""

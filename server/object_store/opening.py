@@ -1,10 +1,10 @@
-"""Opening the object store of a server: it is reached, probed, and claimed for that server alone.
+"""Opens the object store of a server: connects, probes it, and claims the prefix for this server.
 
     cluster.json    at the root of the prefix: format version, server id, and the CRC-32C of that in hexadecimal digits;
-                    created once with put-if-absent. An object without the checksum was written before there was one
+                    created once with put-if-absent. An object without a checksum is from an earlier version
 
 If it is missing or damaged, and the history below the prefix names the server, it is written again. A prefix belongs to
-the server that came first: two by mistake would delete each other's chunks as orphans.
+the first server that claimed it: two servers by mistake would delete each other's chunks as orphans.
 """
 
 import json
@@ -41,7 +41,7 @@ FORMAT_VERSION: Final = 1
 OWNER_KEY: Final = "cluster.json"
 BUSY_PAUSE_S: Final = 1.0
 BUSY_PAUSE_S_MAX: Final = 30.0
-"""Between the probes of a start, while the store asks to come back later: after `patience_s` of its requests each."""
+"""Pause between the probes at startup, while the store rate-limits requests: each probe retries for `patience_s`."""
 
 
 async def open_store(
@@ -53,18 +53,17 @@ async def open_store(
     store: ObjectStore | None = None,
     has_reserve: bool = False,
 ) -> RetryingStore:
-    """Return the store that a URL names, after it has proved that it can be relied on. To be closed.
+    """Return the store that a URL names, after it passed the probe. The caller closes it.
 
     Args:
-        store: in place of the one that the URL names, closed with what is returned.
-        has_reserve: whether it keeps a reserve, if the options have one.
+        store: used instead of the one that the URL names, and closed with the result.
+        has_reserve: whether to keep a reserve, if the options have one.
 
     Raises:
         MissingExtraError: obstore is not installed.
-        ConfigurationError: settings are missing in the environment.
-        UnsupportedStoreError: the store does not keep its promises.
-        StorageError: it does not answer, or denies access. A store that is busy or full is tried
-            again.
+        ConfigurationError: the environment lacks settings.
+        UnsupportedStoreError: the store failed the probe.
+        StorageError: the store does not answer, or denies access. A store that is busy or full is retried.
     """
     cloud = store or await CloudStore.connect(
         url, attempt_s=options.attempt_s, bytes_per_s_min=options.bytes_per_s_min, clock=clock
@@ -102,7 +101,7 @@ async def _probed(store: RetryingStore, url: StoreUrl, clock: Clock) -> Honesty:
 
 @dataclass(frozen=True, slots=True)
 class PrefixOwner:
-    """The content of the object that names the server of a prefix.
+    """Content of the object that names the server of a prefix.
 
     Attributes:
         server_id: None if the object is missing or damaged.
@@ -116,10 +115,10 @@ class PrefixOwner:
 
 
 async def find_owner(store: ObjectStore, url: StoreUrl) -> PrefixOwner:
-    """Return the server to which a prefix belongs.
+    """Return the server that owns a prefix.
 
     Raises:
-        UnsupportedStoreError: another version wrote it.
+        UnsupportedStoreError: the object was written by another version.
         StorageError: the store does not answer, or denies access.
     """
     try:
@@ -139,11 +138,11 @@ async def claim(
 
     Args:
         is_new: whether the server has stored nothing so far; then the prefix may be empty.
-        known: the server that the history below the prefix names, if the object that names it is missing or
-            damaged: the object is written again then.
+        known: the server that the history below the prefix names, if cluster.json is missing or damaged: it is then
+            written again.
 
     Raises:
-        UnsupportedStoreError: it is that of another server, or it is empty and should not be.
+        UnsupportedStoreError: the prefix belongs to another server, or is empty although the server has stored data.
         StorageError: the store does not answer, or denies access, or the object is damaged.
     """
     found = await find_owner(store, url)
@@ -151,7 +150,7 @@ async def claim(
         found = await _name_owner(store, url, found, server_id=server_id, is_new=is_new, known=known)
     if found.server_id != server_id:
         raise UnsupportedStoreError(
-            f"belongs to server {found.server_id}, and this one is {server_id}; give it a prefix of its own",
+            f"belongs to server {found.server_id}, but this is server {server_id}; use another prefix",
             subject=str(url),
         )
 
@@ -170,13 +169,13 @@ async def _name_owner(
         return PrefixOwner(known, found.tag)
     if known is None and found.tag:
         raise StorageError(
-            f"{OWNER_KEY} is damaged: {found.damage}; put it back, or delete it if nothing else is stored below the"
+            f"{OWNER_KEY} is damaged: {found.damage}; restore it, or delete it if nothing else is stored below the"
             " prefix",
             subject=str(url),
         )
     if known is None and not is_new:
         raise UnsupportedStoreError(
-            f"holds no {OWNER_KEY}, though server {server_id} has kept its history there: is it the right bucket?",
+            f"contains no {OWNER_KEY}, although server {server_id} stored its history there: is it the right bucket?",
             subject=str(url),
         )
     try:
@@ -201,7 +200,7 @@ def _checksum(server_id: str) -> str:
 
 
 class _DamagedOwnerError(Exception):
-    """The object that names the server of a prefix is damaged; the text names the fault."""
+    """The object that names the server of a prefix is damaged; the text describes the damage."""
 
 
 def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID:
@@ -214,7 +213,7 @@ def _owner_of(found: bytes, url: StoreUrl) -> uuid.UUID:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise _DamagedOwnerError("it must be a JSON object with format_version and server_id") from error
     if is_damaged:
-        raise _DamagedOwnerError(f"its checksum is {content['checksum']!r}, and must be {_checksum(owner)!r}")
+        raise _DamagedOwnerError(f"its checksum is {content['checksum']!r}, but must be {_checksum(owner)!r}")
     if version != FORMAT_VERSION:
         raise UnsupportedStoreError(
             f"is in format {version}; this version knows format {FORMAT_VERSION} only", subject=str(url)

@@ -7,7 +7,7 @@ from millrace.server.bounds import demand, demand_above_zero, demand_at_least
 from millrace.wire.limits import KIB, MIB
 
 BYTES_PER_S_MIN: Final = MIB
-"""Where nothing else is set."""
+"""The default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

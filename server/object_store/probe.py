@@ -1,7 +1,7 @@
-"""Whether an object store keeps its promises: many accept a condition and ignore it, or check it without a lock.
+"""Tests whether an object store keeps its guarantees: many accept a condition and ignore it, or race on it.
 
-Of any number of conditional puts at once exactly one may succeed, over whatever connections they come. HTTP/1.1, which
-the stores speak, has one request on a connection at a time, so requests at once are on connections of their own.
+Of any number of concurrent conditional puts exactly one may succeed, over whatever connections they arrive. HTTP/1.1,
+which the stores use, allows one request on a connection at a time, so concurrent requests are on separate connections.
 
     probe/<unix seconds, 12 digits>-<id>/a, b, c    a few bytes each, of one probe that began then
 """
@@ -29,20 +29,20 @@ from .store import ObjectStore
 AT_ONCE: Final = 20
 PREFIX: Final = "probe/"
 LEFT_S: Final = 86400.0
-"""What a probe stored that began so long ago was left by it: none takes so long, and no clock is as wrong."""
+"""Objects of a probe that began this long ago are leftovers: no probe takes so long, and no clock is so wrong."""
 _BEGUN: Final = re.compile(rf"{PREFIX}(\d{{12}})-", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Honesty:
-    """What a store did when it was asked for what it must be able to do.
+    """Results of a probe.
 
     Attributes:
-        created: of 20 puts at once under one new key, how many succeeded.
-        replaced: of 20 puts at once in place of one object, how many succeeded.
-        refuses_stale: whether a put in place of an object that had been replaced was refused.
-        reads_latest: whether a read then found what the last put had stored.
-        lists_latest: whether a listing had all that was stored, in order, and nothing that had been deleted.
+        created: of 20 concurrent puts under one new key, how many succeeded.
+        replaced: of 20 concurrent puts in place of one object, how many succeeded.
+        refuses_stale: whether the store rejected a put in place of an object that had been replaced.
+        reads_latest: whether a read then returned the content of the last put.
+        lists_latest: whether a listing returned all stored objects, in order, and no deleted ones.
     """
 
     created: int
@@ -53,33 +53,35 @@ class Honesty:
 
     @property
     def fault(self) -> str:
-        """What is wrong, as it continues "the store"; empty if it can be relied on."""
+        """What is wrong, as a continuation of "the store"; empty if the store passed."""
         if self.created != 1:
-            return f"let {self.created} of {AT_ONCE} puts at once create one object, where exactly 1 may succeed"
+            return f"accepted {self.created} of {AT_ONCE} concurrent puts that create one object; exactly 1 may succeed"
         if self.replaced != 1:
-            return f"let {self.replaced} of {AT_ONCE} puts at once replace one object, where exactly 1 may succeed"
+            return (
+                f"accepted {self.replaced} of {AT_ONCE} concurrent puts that replace one object; exactly 1 may succeed"
+            )
         if not self.refuses_stale:
-            return "replaced an object although the condition named an earlier content"
+            return "replaced an object although the condition named an earlier version"
         if not self.reads_latest:
-            return "returned an earlier content after a put had succeeded"
+            return "returned an earlier version after a put had succeeded"
         if not self.lists_latest:
-            return "listed objects other than those that there were"
+            return "returned a listing that differs from the stored objects"
         return ""
 
 
 async def probe(store: RetryingStore, *, clock: Clock | None = None) -> Honesty:
-    """Ask a store for what every server relies on, under keys of its own, which it deletes again.
+    """Test the guarantees that every server relies on, under new keys, which the probe deletes again.
 
-    Takes 88 requests (43 puts, 41 gets, 2 lists, 2 deletes), most of them at once. What a probe stored that is killed,
-    or cannot delete it at once when it fails, stays, a few hundred bytes, until a probe a day later deletes it.
+    Takes 88 requests (43 puts, 41 gets, 2 lists, 2 deletes), most of them concurrent. If a probe is killed or cannot
+    clean up after a failure, a few hundred bytes remain until a probe a day later deletes them.
 
     Args:
-        store: repeats what has no answer, or single failures fail the probe.
-        clock: tells when this one begins.
+        store: retries requests, otherwise a single failure fails the probe.
+        clock: gives the start time of this probe.
 
     Raises:
-        StoreUnavailableError: it does not answer.
-        StoreRefusedError: it does not permit it, or knows no conditional puts.
+        StoreUnavailableError: the store does not answer.
+        StoreRefusedError: the store denies access, or does not support conditional puts.
     """
     now_s = (clock or SystemClock()).unix_us() // 1_000_000
     place = f"{PREFIX}{now_s:012}-{uuid.uuid4().hex}/"
@@ -101,7 +103,8 @@ async def probe(store: RetryingStore, *, clock: Clock | None = None) -> Honesty:
         await store.delete([others[0]])
         left = await _keys(store, place)
     except BaseException:
-        # Once: a store that fails would be asked for as long again, and its second failure told in place of the first.
+        # One attempt: a failing store would be retried for as long again, and the second failure would replace the
+        # first.
         with suppress(StorageError):
             await store.delete_once([one, *others])
         raise
@@ -118,12 +121,13 @@ async def probe(store: RetryingStore, *, clock: Clock | None = None) -> Honesty:
 async def _winners(
     store: ObjectStore, key: str, puts: dict[bytes, Coroutine[Any, Any, str]], *, needs_one: bool = True
 ) -> list[bytes]:
-    """Return which contents of some conditional puts of a key, made at once, succeed.
+    """Make conditional puts of a key concurrently; return the contents that succeeded.
 
-    One whose outcome is unknown has succeeded if what is there in the end is its own: the store is judged, not the way.
+    A put with an unknown outcome succeeded if the final content is its own: the probe judges the store, not the
+    network.
 
     Raises:
-        StoreUnavailableError: none succeeded although one had to, and not all were refused.
+        StoreUnavailableError: none succeeded although one had to, and not all were rejected.
     """
     results = dict(zip(puts, await asyncio.gather(*puts.values(), return_exceptions=True), strict=True))
     winners = [content for content, result in results.items() if isinstance(result, str)]

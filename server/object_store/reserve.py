@@ -1,17 +1,17 @@
-"""Room in the object store that is kept for what frees room.
+"""A reserve of space in the object store, for the operations that free space.
 
-Theory. In a full store nothing can be deleted either: a truncation is a record of the log, which needs room, and so
-does the copy of the checkpoint after which chunks are deleted. So the server keeps objects that contain nothing:
+Theory. In a full store nothing can be deleted: a truncation is a record of the log, which needs space, and so does the
+copy of the checkpoint after which chunks are deleted. So the server keeps filler objects:
 
     reserve/00, reserve/01, ...     random bytes, 8 MiB each but for the last
 
-A put that finds the store full deletes them, and is made again by its caller. From then on until all of them are back,
-appends are refused and nothing is flushed. So only appends that were under way, records, copies, leases and claims use
-that room, and whenever appends are taken, the reserve is there for the next time.
+A put that finds the store full deletes them, and its caller retries it. From then on until the reserve is complete
+again, the server rejects appends and flushes nothing. So only appends already under way, records, copies, leases and
+claims use that space, and whenever the server accepts appends, the reserve is available for the next time.
 
-The contents are random because some stores compress. Nobody reads them: an object of that name and size is as good.
-Several servers of one history have one reserve. A start that finds the store full uses it up as well; the owner learns
-of that when it needs it.
+The contents are random because some stores compress. Nobody reads them: any object of that name and size will do.
+Several servers of one history share one reserve. A start that finds the store full uses it up as well; the owner
+notices that when it needs the reserve.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 RESERVE_PREFIX: Final = "reserve/"
 PART_SIZE_BYTES: Final = 8 * MIB
-"""Larger ones would have to be in memory at once, and would not arrive in time over a slow connection."""
+"""Larger objects would take too much memory, and would time out over a slow connection."""
 PAUSE_S_MIN: Final = 5.0
 PAUSE_S_MAX: Final = 30.0
-"""Between two attempts to put the reserve back, each of which may use up the room that a record needs."""
+"""Pause between two attempts to restore the reserve, each of which may use up the space that a record needs."""
 
 
 class Reserve:
@@ -44,7 +44,7 @@ class Reserve:
         size_bytes: of all its objects.
 
     Attributes:
-        reason: why appends are refused, for people; empty unless the reserve was released and is not back.
+        reason: why appends are rejected, for people; empty unless the reserve was released and is not restored yet.
     """
 
     def __init__(self, store: ObjectStore, *, size_bytes: int, clock: Clock) -> None:
@@ -55,7 +55,7 @@ class Reserve:
             f"{RESERVE_PREFIX}{number:02d}": min(PART_SIZE_BYTES, size_bytes - number * PART_SIZE_BYTES)
             for number in range(count)
         }
-        # Those that are not known to be stored; all may be there, before somebody has looked.
+        # Objects that are not known to be stored; before the first listing all of them may be.
         self._missing = set(self._sizes)
         self._may_be_stored = True
         # A part that is stored during a release would be forgotten.
@@ -64,7 +64,7 @@ class Reserve:
         self.reason = ""
 
     async def release(self, error: StoreFullError) -> None:
-        """Delete the reserve, since the store is full; once it is deleted, do nothing."""
+        """Delete the reserve because the store is full; once it is deleted, do nothing."""
         if not self.reason:
             logger.error("object store full, rejecting appends until the reserve is restored error=%s", error)
         self.reason = f"the object store is full: {error.message}"
@@ -81,7 +81,7 @@ class Reserve:
                 self._may_be_stored = False
 
     async def run(self) -> None:
-        """Put the reserve in place, and back each time that it was released, as soon as there is room."""
+        """Create the reserve, and restore it after each release as soon as there is space."""
         await self._retried(self._find)
         while True:
             self._released.clear()
@@ -91,7 +91,7 @@ class Reserve:
                     logger.info("object store has space again, accepting appends")
                 self.reason = ""
                 await self._released.wait()
-            await self._clock.sleep(PAUSE_S_MIN)  # first those for whom it was released
+            await self._clock.sleep(PAUSE_S_MIN)  # the requests for which it was released go first
 
     async def _retried(self, step: Callable[[], Awaitable[None]]) -> None:
         pause_s = PAUSE_S_MIN
@@ -110,7 +110,7 @@ class Reserve:
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     async def _find(self) -> None:
-        """Note which objects of the reserve are stored; delete those of another size."""
+        """Find out which objects of the reserve are stored; delete those of another size."""
         found = {info.key: info.size async for page in self._store.list(RESERVE_PREFIX) for info in page}
         async with self._changing:
             wrong = [key for key, size in found.items() if self._sizes.get(key) != size]
@@ -120,7 +120,7 @@ class Reserve:
             self._may_be_stored = len(self._missing) < len(self._sizes)
 
     async def _complete(self) -> None:
-        """Store what is missing of the reserve."""
+        """Store the missing objects of the reserve."""
         if not self._missing:
             return
         content = await asyncio.to_thread(os.urandom, max(self._sizes.values()))

@@ -1,19 +1,19 @@
-"""An object store that repeats what has no answer, and finds out what became of it.
+"""An object store that retries requests without an answer, and finds out their outcome.
 
-A put without an answer may have happened, so a put made again may find what the first one stored. Then, and whenever
-the store says that a key is taken or has changed, the object is read: exactly our bytes are a success. Contents that
-must be told apart therefore differ, by a nonce or by what they say (docs/decisions/0059).
+A put without an answer may have happened, so its retry may find the object of the first attempt. Then, and whenever the
+store reports that a key is taken or has changed, the object is read: exactly our bytes are a success. Contents that
+must be distinguished therefore differ, by a nonce or by their fields (docs/decisions/0059).
 
-Each call ends. When its patience is over, the caller is told that the store is unavailable, or busy if that was its
-last answer. Neither is fatal: the caller asks again, after a pause, and does meanwhile what needs no store. That the
-store is full is raised at once: that can last for days, and the caller has to do without.
+Each call ends. When its patience is over, it raises that the store is unavailable, or busy if that was the last answer.
+Neither is fatal: the caller retries after a pause, and meanwhile does what needs no store. A full store is raised at
+once: it can last for days, and the caller has to do without.
 
-A read that is slow is hedged: it is made a second time beside the first, and the first answer counts. So is a create
-where somebody waits for it (`with_hedged_creates`). Both of its puts have the same name and the same bytes, so it does
-not matter which is stored. The other is given up. Should it come later, it finds the name taken, or stores the same
-once more if that was deleted meanwhile; who names objects so must be prepared for that, as after any lost answer.
+A slow read is hedged: it is sent a second time beside the first, and the first answer counts. So is a create if a
+caller waits for it (`with_hedged_creates`). Both puts have the same name and the same bytes, so it does not matter
+which is stored; the other is abandoned. If that one arrives later, it finds the name taken, or stores the same again if
+the object was deleted meanwhile. Callers must choose names that tolerate this, as after any lost answer.
 
-Owns the waits, the bound of their sum, hedges, and the shield that lets a put end although nobody waits for it.
+This module owns the waits, the bound of their sum, hedges, and the shield that lets a put finish without its caller.
 """
 
 import asyncio
@@ -50,22 +50,22 @@ logger = logging.getLogger(__name__)
 PAUSE_S_MIN: Final = 0.1
 PAUSE_S_MAX: Final = 5.0
 CLOSE_S_MAX: Final = 1.0
-"""How long a close waits for puts that are under way: a server that stops has used up most of its deadline by then."""
+"""How long a close waits for puts under way: a stopping server has used up most of its deadline by then."""
 LARGE_BYTES: Final = 256 * KIB
-"""Reads from here on take longer for their size, and are compared with each other."""
+"""Reads from this size on take longer because of it, and are compared with each other."""
 
 T = TypeVar("T")
 
 
 class RetryingStore:
-    """An `ObjectStore` over another one, which it closes in the end.
+    """An `ObjectStore` that retries on another one, which it closes in the end.
 
-    Beyond the contract: a `create` whose key has an object of the same bytes is a success, also if somebody else stored
-    it; so is a `replace`. Errors that say that nothing was changed are raised only where that is known. After
-    `patience_s` no attempt is begun, in a listing after so long without a page.
+    Beyond the contract: a `create` whose key has an object of the same bytes is a success, even if another caller
+    stored it; so is a `replace`. Errors with `changed_nothing` are raised only if that is known. After `patience_s` no
+    attempt begins; in a listing, after that time without a page.
 
     Args:
-        store: does one attempt a call.
+        store: makes one attempt a call.
         monitor: counts requests; has a registry of its own if not given.
         random: for the length of pauses.
 
@@ -94,23 +94,23 @@ class RetryingStore:
         self.reserve: Reserve | None = None
 
     def with_hedged_creates(self) -> "RetryingStore":
-        """Return this store as one that hedges creates, too, each once. Closing either of them closes both."""
+        """Return this store with hedging of creates, each once. Closing either store closes both."""
         hedging = copy(self)
         hedging._hedges_creates = True  # noqa: SLF001  # of this very class
         return hedging
 
     def with_reserve(self, size_bytes: int) -> "RetryingStore":
-        """Return this store as one that has a reserve, of which the owner runs the task. Closing either closes both."""
+        """Return this store with a reserve, whose task the owner runs. Closing either store closes both."""
         reserving = copy(self)
         reserving.reserve = Reserve(self, size_bytes=size_bytes, clock=self._clock)
         return reserving
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> str:
-        """Store a new object, see `ObjectStore`. A cancelled call is brought to its end, unless `close` cuts it."""
+        """Store a new object, see `ObjectStore`. A cancelled call still completes, unless `close` cuts it."""
         return await self._shielded(self._create(key, b"".join(pieces)))
 
     async def replace(self, key: str, content: Buffer, *, tag: str) -> str:
-        """Store an object in place of that with a tag, see `ObjectStore`; of a cancelled call, see `create`.
+        """Replace an object that has a tag, see `ObjectStore`; for a cancelled call, see `create`.
 
         Raises:
             StoreUnavailableError: also when an attempt had no answer and the object is now neither the one with the tag
@@ -130,7 +130,7 @@ class RetryingStore:
                 "read", lambda: self._store.read(key, offset=offset, size=size), is_large=size >= LARGE_BYTES
             )
             if len(data) < size and offset + len(data) < await self._attempt("size", lambda: self._store.size(key)):
-                raise StoreUnavailableError("the answer was cut", subject=key)
+                raise StoreUnavailableError("closed before the answer arrived", subject=key)
             return data
 
         return await self._repeated(attempt)
@@ -161,13 +161,13 @@ class RetryingStore:
         await self._repeated(lambda: self._attempt("delete", lambda: self._store.delete(keys)))
 
     async def delete_once(self, keys: Sequence[str]) -> None:
-        """Delete objects in one attempt, see `ObjectStore`. For what may stay."""
+        """Delete objects in one attempt, see `ObjectStore`. For objects that may also stay."""
         await self._attempt("delete", lambda: self._store.delete(keys))
 
     async def close(self) -> None:
-        """Make no further attempts, give puts that are under way a moment, and close the other store.
+        """Make no further attempts, give puts under way a moment to end, and close the other store.
 
-        The outcome of a put that did not end in that moment is open.
+        The outcome of a put that does not end in that moment is open.
         """
         self._closing.set()
         with suppress(TimeoutError):
@@ -194,7 +194,7 @@ class RetryingStore:
                 patience.is_open = True  # it may be ours, until it was read
                 found = await self._found(key, patience)
                 if found is None:
-                    message = "the store says that there is an object, and has none"
+                    message = "the store reports that the object exists, but does not return one"
                     raise StoreUnavailableError(message, subject=key) from error
                 if found.content != content:
                     raise
@@ -224,7 +224,8 @@ class RetryingStore:
                 return await self._attempt("replace", lambda: self._store.replace(key, content, tag=tag))
             except StoreUnavailableError as error:
                 failure = error
-                # One that the store turned away opens nothing, or two rivals on an honest store could not tell.
+                # An attempt that the store rejected opens nothing, or two rivals on a sound store could not be told
+                # apart.
                 is_open = is_open or not error.changed_nothing
             except ObjectChangedError as error:
                 patience.is_open = True
@@ -234,9 +235,11 @@ class RetryingStore:
                 if found is None or found.tag != tag:
                     if not is_open:
                         raise
-                    message = "the object has changed; whether it was ours in between is unknown"
+                    message = "the object has changed; it is unknown whether our version was stored in between"
                     raise StoreUnavailableError(message, subject=key) from error
-                failure = StoreUnavailableError("the store says that the object has changed; it has not", subject=key)
+                failure = StoreUnavailableError(
+                    "the store reports that the object has changed, but it has not", subject=key
+                )
             await patience.wait(failure)
 
     async def _found(self, key: str, patience: "_Patience") -> StoredObject | None:
@@ -252,12 +255,12 @@ class RetryingStore:
         # Waiting, unlike awaiting, does not hand a cancellation on.
         await asyncio.wait([task])
         if task.cancelled():
-            raise StoreUnavailableError("the store was closed before it had answered")
+            raise StoreUnavailableError("the store was closed before it answered")
         return task.result()
 
     def _done(self, task: asyncio.Future[Any]) -> None:
         self._under_way.discard(task)
-        mark_seen(task)  # a caller that still waits gets it
+        mark_seen(task)  # a caller that still waits receives it
 
     # --- attempts ---
 
@@ -280,10 +283,10 @@ class RetryingStore:
         is_large: bool,
         on_hedge: Callable[[], None] = lambda: None,
     ) -> T:
-        """Ask once, or twice if it is slow.
+        """Send a request once, or twice if it is slow.
 
         Args:
-            attempt: asks once, and notes how long it took.
+            attempt: sends the request once, and records its duration.
         """
         usual = self._usual[kind, is_large]
         slow_s = usual.slow_s
@@ -291,19 +294,19 @@ class RetryingStore:
             return await attempt(usual)
 
         def may_hedge() -> bool:
-            # A second request is no help to a store that has too many.
+            # A second request would only add to the load of a store that rate-limits.
             if self.monitor.is_busy or not usual.take_hedge():
                 return False
             self.monitor.hedged(kind)
             on_hedge()
             return True
 
-        # At the latest when an attempt has taken as long as one may: what is usual of a store in trouble says little.
+        # At the latest after the timeout of an attempt: the percentile of a store in trouble means little.
         slow_s = min(slow_s, self._options.attempt_s)
         return await hedged(lambda: attempt(usual), slow_s=slow_s, clock=self._clock, may_hedge=may_hedge)
 
     async def _attempt(self, kind: Kind, make: Callable[[], Awaitable[T]], usual: UsualTime | None = None) -> T:
-        """Ask once, and count it, unless the one who asks went away."""
+        """Send a request once, and count it, unless its caller was cancelled."""
         started_s = self._clock.monotonic_s()
         try:
             result = await make()
@@ -329,11 +332,11 @@ class RetryingStore:
 
 
 class _Patience:
-    """The pauses of one call: each about twice as long as the one before, and an end.
+    """The pauses of one call, each about twice as long as the one before, up to a deadline.
 
     Attributes:
-        is_open: whether any attempt so far may have changed something; the error at the end says so, whatever the last
-            attempt came to.
+        is_open: whether any attempt so far may have changed something; the final error reports it, whatever the last
+            attempt returned.
     """
 
     def __init__(
@@ -354,14 +357,14 @@ class _Patience:
         self.is_open = False
 
     async def wait(self, error: StoreUnavailableError) -> None:
-        """Return when it is time for the next attempt.
+        """Return when the next attempt is due.
 
         Raises:
-            StoreUnavailableError: as `error`, when there is to be none: it was tried for too long, or the store is
-                full or closed. One that is busy is no exception, or a caller would wait for as long as it is.
+            StoreUnavailableError: as `error`, if there is no next attempt: the patience is over, or the store is full
+                or closed. A busy store is no exception, or the caller would wait as long as it is busy.
         """
         self.is_open = self.is_open or not error.changed_nothing
-        # At random, so that those who were refused together do not come back together.
+        # Random, so that requests that were rejected together are not retried together.
         pause_s = self._pause_s * self._random.uniform(0.5, 1.0)
         self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
         is_over = self._closing.is_set() or self._clock.monotonic_s() + pause_s > self._end_s

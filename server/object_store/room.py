@@ -1,7 +1,7 @@
-"""Waiting for room in an object store that is full: nothing is lost by waiting, and only somebody else can free room.
+"""Waits for space in a full object store: nothing is lost by waiting, and only somebody else can free space.
 
-There is no deadline, as a full store can stay full for days. Each wait logs one line when it begins and one when it
-ends, however often the request is made in between.
+There is no deadline, because a store can stay full for days. Each wait logs one line when it begins and one when it
+ends, however often the request is retried in between.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 async def when_there_is_room(step: Callable[[], Awaitable[T]], *, name: str, clock: Clock) -> T:
-    """Do a step of a start, again and again while the object store is full; return its result.
+    """Run a step of a start, retrying while the object store is full; return its result.
 
     Args:
         step: may be repeated after a StoreFullError.
         name: of the step, for the log.
-        clock: of the pauses.
+        clock: for the pauses.
     """
     pause_s = PAUSE_S_MIN
     is_first = True
@@ -50,11 +50,11 @@ async def when_there_is_room(step: Callable[[], Awaitable[T]], *, name: str, clo
 class PatientPuts:
     """Creates objects that have to be stored under their names, and waits while the store is full.
 
-    The oldest object that waits is tried, and the others once it is stored: a store that is full gets few requests.
+    The oldest waiting object is retried, and the others once it is stored, so that a full store gets few requests.
     Belongs to one event loop.
 
     Args:
-        reserve: of the store, which refuses what is new until it is complete; None if the store has none.
+        reserve: of the store; new objects are rejected until it is complete. None if the store has none.
     """
 
     def __init__(self, store: ObjectStore, *, clock: Clock, reserve: Reserve | None = None) -> None:
@@ -68,15 +68,15 @@ class PatientPuts:
 
     @property
     def reason(self) -> str:
-        """Why an object waits, or would leave no room for what frees room; for people, empty if there is room."""
+        """Why an object waits, or would leave no space for cleanup; for people, empty if there is space."""
         return self._reason or (self._reserve.reason if self._reserve is not None else "")
 
     def end(self) -> None:
-        """Try each object that waits once more, and then give it up."""
+        """Retry each waiting object once more, and then abandon it."""
         self._ended.set()
 
     async def create(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Store an object under a free key; while the store is full, make the same request again and again.
+        """Store an object under a free key; while the store is full, retry the same request.
 
         Raises:
             LogClosedError: the store is full, and `end` was called.

@@ -1,4 +1,4 @@
-"""Who may change a container: its epoch, the copy of its checkpoint that counts, and everything that is deleted."""
+"""The right to change a container: its epoch, the current copy of its checkpoint, and all deletions."""
 
 from .claim import claim_container as claim_container
 from .folder_claim import FolderClaim as FolderClaim

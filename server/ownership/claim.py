@@ -2,20 +2,19 @@
 
 In this order, at each start of a container:
 
-1. The manifest is read. One that is missing or damaged is rebuilt if there is a log in the store (`rebuild`). If there
-   is none, and no such log, this folder must not have claimed one: else the history is gone, or the bucket is a wrong
-   one.
-2. Its newest claim must be known to the folder (`folder_claim`). Another one was made by another folder, which has
-   acknowledged events that are not in this one. If the log is in the store, they are there, and any folder can claim
-   the container; but what one keeps that does not know the newest claim is discarded first.
-3. It must have no owner that lives. Processes in one folder follow one another, as it is locked; the lease of any other
-   owner is watched (`lease`). If it is silent it is ended, so that its owner learns of it.
-4. The new claim is written into the folder, its epoch into the lease, then the claim into the manifest, by
-   compare-and-swap: of any number of claimants one succeeds, and the others start over. The lease comes first, so a
-   claim that rebuilds the manifest finds each owner (`rebuild`). A claimant that starts over clears the epoch before
-   it reads anything: of two claimants, at most one waits for the lease of the other.
+1. Read the manifest. One that is missing or damaged is rebuilt if the store contains a log (`rebuild`). If the store
+has neither, this folder must never have claimed the container: otherwise the history is gone, or the bucket is the
+wrong one. 2. The newest claim must be known to the folder (`folder_claim`). An unknown claim was made by another
+folder, which has acknowledged events that are missing in this one. If the log is in the store, any folder can claim the
+container, because the events are there; but a folder that does not know the newest claim first discards its own files.
+3. The container must have no live owner. Processes in one folder run one after the other, because the folder is locked;
+the lease of any other owner is watched (`lease`). If the owner is silent, its lease is ended, so that it notices. 4.
+Write the new claim into the folder, its epoch into the lease, then the claim into the manifest, by compare-and-swap: of
+any number of claimants one succeeds, and the others start over. The lease comes first, so that a claim that rebuilds
+the manifest finds each owner (`rebuild`). A claimant that starts over clears the epoch before it reads anything: of two
+claimants, at most one waits for the lease of the other.
 
-A crash between any two steps leaves a folder that can claim the container, or in which a claim is refused.
+A crash between any two steps leaves a folder that can claim the container, or in which a claim is rejected.
 """
 
 import asyncio
@@ -70,28 +69,28 @@ async def claim_container(
     on_fenced: Callable[[OwnerFencedError], None] | None = None,
     on_standby: Callable[[Claimant], None] | None = None,
 ) -> ManifestOwnership:
-    """Claim a container for this process, again if it has it already, and return the right to change it.
+    """Claim a container for this process, again if it owns it already, and return the ownership.
 
     After a cancel the claim may have succeeded or not; the folder records it, so the next claim in it is possible.
 
     Args:
         lease: of this process, started.
-        folder: of the container; its log and its checkpoint are there.
-        next_epoch: above all epochs that are known there.
-        has_remote_log: whether its log is to be in the store.
+        folder: of the container, with its log and checkpoint.
+        next_epoch: above all epochs that the folder knows.
+        has_remote_log: whether the log is to be in the store.
         discard: deletes the files of the container in the folder, which other servers have superseded; blocks.
         newest_copy: called to rebuild a manifest that is missing or damaged.
-        on_fenced: called once, in the loop, when another server is seen to have taken over; that of the lease if not
-            given.
-        on_standby: called with each other owner that is found. It is waited for until it has ended, for as long as it
-            lives; None: a start that finds one that lives is refused.
+        on_fenced: called once, in the loop, when another server has taken over; the lease's by default.
+        on_standby: called with each other owner that is found; the claim then waits for as long as that owner lives.
+            None: the claim fails if it finds a live owner.
 
     Raises:
-        OwnedElsewhereError: another server has it, or has had it since this folder did; names it, and what to do.
-        UnsupportedStoreError: a required manifest is missing, it is that of another server, or its log is elsewhere.
+        OwnedElsewhereError: another server owns the container, or has owned it since this folder did; names that
+            server, and what to do.
+        UnsupportedStoreError: a required manifest is missing, or belongs to another server, or the log is elsewhere.
         ConfigurationError: the claim file of the folder is damaged.
-        OwnerFencedError: another server has taken over everything that this process had.
-        StorageError: disk or store cannot be used now. Try again.
+        OwnerFencedError: another server has taken over everything that this process owned.
+        StorageError: the disk or the store cannot be used now. Try again.
     """
     claiming = _ClaimAttempt(
         lease,
@@ -139,20 +138,22 @@ class _ClaimAttempt:
         self._server_id = server_id
         self._next_epoch = next_epoch
         self._subject = subject_of(container, lease.url)
-        # Whose lease was ended last.
+        # The owner whose lease was ended last.
         self._ended: uuid.UUID | None = None
-        # The tag of a manifest that was put back to an older version; empty if none was seen.
+        # The tag of a manifest that was reset to an older version; empty if none was seen.
         self._outdated_tag = ""
 
     async def claim(self) -> FoundManifest:
-        """Go through the steps until one claim succeeds, or none can; a standby again where the store fails."""
+        """Go through the steps until a claim succeeds, or none can; a standby retries when the store fails."""
         while True:
             try:
                 return await self._claim()
             except (StoreUnavailableError, StoreRefusedError) as error:
                 if self._on_standby is None:
                     raise
-                logger.warning("standby cannot reach the object store retry_after_s=%g error=%s", self._lease.lease_s, error)
+                logger.warning(
+                    "standby cannot reach the object store retry_after_s=%g error=%s", self._lease.lease_s, error
+                )
                 await self._lease.clock.sleep(self._lease.lease_s)
 
     async def _claim(self) -> FoundManifest:
@@ -167,18 +168,20 @@ class _ClaimAttempt:
             owner = found.manifest.owner if found else None
             knows = _knows(mine, found)
             if owner is not None and not await self._is_over(owner, mine, knows=knows):
-                # It was released meanwhile, or another server takes over. A standby waits for any number of owners.
+                # The owner released the container meanwhile, or another server takes over. A standby retries without
+                # limit.
                 failed_count = 0 if self._on_standby else failed_count + 1
                 continue
-            await self._lease.confirm()  # it may have stood still while it waited
+            await self._lease.confirm()  # it may have stalled while it waited
             if owner is not None and found is not None and not found.content:
-                continue  # rebuilt from the leases: there may be more owners whose leases were not ended
+                continue  # rebuilt from the leases: there may be further owners whose leases are not ended
             if found is not None and await self._is_outdated(found.manifest):
                 self._outdated_tag = found.tag
                 continue
             wanted = self._wanted(found, acknowledged=await self._acknowledged(found))
             if self._has_remote_log and not knows:
-                # Before the claim is in the folder: after a crash in between, the folder would keep superseded files.
+                # Discard before the claim is in the folder: otherwise a crash in between would keep the superseded
+                # files.
                 await _to_the_end(self._discard)
             begun = (mine or NO_CLAIM).begun(wanted.claim_id, over=found.manifest.claim_id if found else None)
             await self._keep(begun)
@@ -191,7 +194,8 @@ class _ClaimAttempt:
             await self._forget(owner)
             return FoundManifest(wanted, encode_manifest(wanted), tag)
         raise OwnedElsewhereError(
-            f"{owner or 'another server'} claims it at the same time; stop one of the two", subject=self._subject
+            f"{owner or 'another server'} is claiming it at the same time; stop one of the two servers",
+            subject=self._subject,
         )
 
     async def _announce(self, epoch: int) -> None:
@@ -204,7 +208,7 @@ class _ClaimAttempt:
         folder, url = self._worker.folder, self._lease.url
         if found is None:
             if mine is not None and mine.claimed is not None:
-                advice = f" If only the manifest was lost, run `millrace restore --store {url}` into a new folder"
+                advice = f" If only the manifest is lost, run `millrace restore --store {url}` into a new folder"
                 raise UnsupportedStoreError(
                     f"holds no manifest{' and no log' if self._has_remote_log else ''}, though the server in {folder}"
                     f" has claimed it: is it the right bucket?{'' if self._has_remote_log else advice}",
@@ -214,7 +218,7 @@ class _ClaimAttempt:
         manifest = found.manifest
         if manifest.server_id != self._server_id:
             raise UnsupportedStoreError(
-                f"belongs to server {manifest.server_id}, and this one is {self._server_id}", subject=self._subject
+                f"belongs to server {manifest.server_id}, but this is server {self._server_id}", subject=self._subject
             )
         if self._has_remote_log != (manifest.log is not None):
             is_remote = manifest.log is not None
@@ -241,7 +245,7 @@ class _ClaimAttempt:
         )
 
     def _check_restored(self, manifest: Manifest, mine: FolderClaim) -> None:
-        """Raise if the folder was restored from another copy than the one that counts."""
+        """Raise if the folder was restored from another copy than the current one."""
         if mine.restored_from is None or manifest.claim_id != mine.claimed:
             return
         name = manifest.checkpoint.name if manifest.checkpoint else ""
@@ -258,20 +262,20 @@ class _ClaimAttempt:
         """Return whether an owner is dead, False if the manifest is to be read again.
 
         Args:
-            mine: what this folder has claimed.
-            knows: whether that is, or was, the claim of the owner.
+            mine: the claims of this folder.
+            knows: whether the owner's claim is, or was, one of them.
 
         Raises:
-            OwnedElsewhereError: it lives, and this is no standby.
+            OwnedElsewhereError: the owner is alive, and this process is not a standby.
         """
         if owner.worker_id in (self._worker.worker_id, self._ended):
             return True
         is_restored = mine is not None and mine.restored_from is not None
         if owner.place == self._worker.place and knows and not is_restored:
-            # It had the lock of the folder that we have: it has crashed. Should the place be that of a copy of this
-            # machine after all, its lease is ended, so that it knows. A folder that was restored never had an owner,
-            # nor one that does not know the claim. Two machines may have the same place, as containers have the names
-            # and volumes that they are given.
+            # The owner had the lock of the folder that this process holds: it has crashed. In case the place is that of
+            # a copy of this machine after all, its lease is ended, so that it notices. A folder that was restored never
+            # had an owner, nor has one that does not know the claim. Two machines may have the same place, because
+            # containers get equal names and volumes.
             is_alive, found = False, await read_lease(self._store, owner)
         else:
             if self._on_standby is not None:
@@ -281,7 +285,7 @@ class _ClaimAttempt:
                 )
                 if watched is WatchOutcome.SILENT:
                     await self._end(owner, found)
-                return False  # it may have changed the manifest since that was read
+                return False  # the owner may have changed the manifest since it was read
             logger.info(
                 "container has an owner, watching its lease container=%d host=%s folder=%s since=%s lease_s=%g",
                 self._container,
@@ -303,18 +307,18 @@ class _ClaimAttempt:
         return True
 
     async def _end(self, owner: Claimant, found: StoredObject | None) -> bool:
-        """End the lease of an owner, which is not watched again then; return whether it is ended."""
+        """End the lease of an owner, which is not watched again then; return whether the lease is ended."""
         is_ended = await end_lease(self._store, owner, found=found, by=self._worker)
         if is_ended:
             self._ended = owner.worker_id
         return is_ended
 
     async def _find(self) -> FoundManifest | None:
-        """Return the manifest, rebuilt if it is missing, damaged or outdated; None if there is nothing to rebuild.
+        """Return the manifest, rebuilt if missing, damaged or outdated; None if there is nothing to rebuild it from.
 
         Raises:
-            ManifestDamagedError: there is no log in the store to rebuild it from.
-            UnsupportedStoreError: it is missing, and a log is in the store in place of the folder.
+            ManifestDamagedError: the store has no log to rebuild it from.
+            UnsupportedStoreError: the manifest is missing, and the log is in the store instead of the folder.
         """
         tag, damage = "", None
         try:
@@ -330,13 +334,13 @@ class _ClaimAttempt:
             raise damage
         if not self._has_remote_log and await has_log(self._store, self._container):
             raise UnsupportedStoreError(
-                "holds no manifest, and the log of a server: start it with --log object, or with a new --store prefix",
+                "contains a log but no manifest: start the server with --log object, or with a new --store prefix",
                 subject=self._subject,
             )
         return rebuilt
 
     async def _tag(self) -> str:
-        """Return the tag of the object in the place of the manifest, empty if there is none."""
+        """Return the tag of the object at the manifest's key, empty if it is missing."""
         try:
             return (await self._store.get(manifest_key(self._container))).tag
         except ObjectNotFoundError:
@@ -363,7 +367,7 @@ class _ClaimAttempt:
         return FoundManifest(manifest, b"", tag)
 
     async def _is_outdated(self, manifest: Manifest) -> bool:
-        """Return whether the log has a later epoch: the manifest was put back to an older version."""
+        """Return whether the log has a later epoch: the manifest was reset to an older version."""
         if manifest.log is None:
             return False
         prefix = log_prefix(self._container)
@@ -406,7 +410,7 @@ class _ClaimAttempt:
             if epoch - log.first_epoch >= EPOCHS_COUNT_MAX:
                 raise StorageError(
                     f"cannot be claimed: epochs {log.first_epoch} to {epoch} of its log have no copy of the checkpoint"
-                    f" between them; there may be {EPOCHS_COUNT_MAX}",
+                    f" between them; at most {EPOCHS_COUNT_MAX} are allowed",
                     subject=self._subject,
                 )
             log = replace(log, last_epoch=epoch, acknowledged=acknowledged)
@@ -421,7 +425,7 @@ class _ClaimAttempt:
         )
 
     async def _put(self, found: FoundManifest | None, content: bytes) -> str | None:
-        """Put a manifest in the place of one, and return its tag; None if that is not there any more."""
+        """Replace a manifest, and return the new tag; None if the old one has changed meanwhile."""
         key = manifest_key(self._container)
         try:
             if found is None or not found.tag:
@@ -431,7 +435,7 @@ class _ClaimAttempt:
             return None
 
     async def _keep(self, claim: FolderClaim) -> None:
-        """Write what the folder claims."""
+        """Write the claims of the folder."""
         await _to_the_end(partial(write_folder_claim, self._files, self._folder, claim))
 
     def _log(self, wanted: Manifest, owner: Claimant | None) -> None:
@@ -469,7 +473,7 @@ def _knows(mine: FolderClaim | None, found: FoundManifest | None) -> bool:
 
 
 async def _to_the_end(change: Callable[[], None]) -> None:
-    """Change the folder in a thread, to the end also if cancelled: late, it would undo what the next process does."""
+    """Change the folder in a thread, to the end even if cancelled: a late change would undo one of the next process."""
     changing = asyncio.ensure_future(asyncio.to_thread(change))
     try:
         await asyncio.shield(changing)

@@ -1,8 +1,8 @@
-"""A JSON object whose fields are read by kind, so that each error names the field and the values that are allowed.
+"""Reads the fields of a JSON object by type, so that each error names the field and its valid values.
 
-Manifests, leases and claims of folders are such objects: small, in ASCII, with no field that is not known. The last
-field is `checksum`, 8 hexadecimal digits: the CRC-32C of the object as it is written without this field. An object
-without it was written before there was one.
+Manifests, leases and claims of folders are such objects: small, in ASCII, without unknown fields. The last field is
+`checksum`, 8 hexadecimal digits: the CRC-32C of the object as it is written without this field. An object without a
+checksum is from an earlier version.
 """
 
 import json
@@ -21,7 +21,7 @@ CHECKSUM_NAME: Final = "checksum"
 
 
 class Fields:
-    """The fields of an object that was read.
+    """The fields of a decoded object.
 
     All methods raise ValueError; its text continues the name of the object.
     """
@@ -43,8 +43,8 @@ class Fields:
             fields = cls(json.loads(content))
         except RecursionError as error:
             raise ValueError("its values are nested too deeply") from error
-        except ValueError as error:  # of syntax, of the encoding, and our own
-            raise ValueError(f"it is no object in JSON: {error}") from error
+        except ValueError as error:  # syntax errors, encoding errors, and the errors above
+            raise ValueError(f"it is not a JSON object: {error}") from error
         if fields.has(CHECKSUM_NAME) and not has_checksum(content):
             raise ValueError(f"it does not match its checksum, {_shown(fields._value(CHECKSUM_NAME))}")
         fields._asked.add(CHECKSUM_NAME)
@@ -57,7 +57,7 @@ class Fields:
         """Return a whole number."""
         value = self._value(name)
         if type(value) is not int or not least <= value <= NUMBER_MAX:
-            raise self._wrong(name, f"a whole number from {least} on")
+            raise self._wrong(name, f"a whole number of at least {least}")
         return value
 
     def seconds(self, name: str, *, least: float, most: float) -> float:
@@ -82,7 +82,7 @@ class Fields:
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        """Return a text, or nothing."""
+        """Return a text, or None for null."""
         return None if self._value(name) is None else self.text(name)
 
     def time(self, name: str) -> str:
@@ -104,7 +104,7 @@ class Fields:
         return found
 
     def uuid_or_none(self, name: str) -> UUID | None:
-        """Return a UUID, or nothing."""
+        """Return a UUID, or None for null."""
         return None if self._value(name) is None else self.uuid(name)
 
     def uuids(self, name: str, *, count_max: int) -> tuple[UUID, ...]:
@@ -121,18 +121,18 @@ class Fields:
         return Fields(self._value(name), path=f"{self._path}{name}.")
 
     def inside_or_none(self, name: str) -> "Fields | None":
-        """Return the fields of an object inside, or nothing."""
+        """Return the fields of a nested object, or None for null."""
         return None if self._value(name) is None else self.inside(name)
 
     def has(self, name: str) -> bool:
-        """Return whether a field is there that objects of this format once did not have."""
+        """Return whether the object has a field that earlier versions of this format lack."""
         return name in self._content
 
     def end(self) -> None:
         """Raise if the object has fields that were not read."""
         others = sorted(self._content.keys() - self._asked)
         if others:
-            raise ValueError(f"{self._path}{others[0]} is no field that this version knows")
+            raise ValueError(f"{self._path}{others[0]} is not a field that this version knows")
 
     def _value(self, name: str) -> Any:
         self._asked.add(name)
@@ -149,7 +149,7 @@ class Fields:
             found = UUID(value) if isinstance(value, str) else None
         except ValueError:
             return None
-        # There is one way to write each, so that what was read is written again as it was.
+        # Each value has one valid spelling, so that it is written again as it was read.
         return found if str(found) == value else None
 
 
@@ -161,7 +161,7 @@ def encode_fields(content: dict[str, object]) -> bytes:
 
 
 def has_checksum(content: bytes) -> bool:
-    """Return whether bytes are an object with a checksum that it matches."""
+    """Return whether bytes are an object with a checksum that matches."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

@@ -1,21 +1,21 @@
-"""Which claims of a container the folder of this machine has made: whether its log and checkpoint are the newest.
+"""The claims of a container that a folder has made, which show whether its log and checkpoint are the newest.
 
     containers/0000/claim.json
 
     format_version  1
     claimed         null, or the UUID of the newest claim of this folder that has succeeded
-    claiming        UUIDs of claims after that one which were begun, the oldest first; each may have succeeded
+    claiming        UUIDs of claims begun after that one, oldest first; each may have succeeded
     restored_from   null, or the copy from which the folder was restored under `claimed`; empty if there was none
 
-It is written before the manifest of the container is, durably and whole, so a crash in between leaves a claim that is
-known here and may be in the manifest. A claim in the manifest that is not known here was made by another folder: what
-is in this one has been superseded.
+The file is written before the manifest of the container, durably and whole, so a crash in between leaves a claim that
+is known here and may be in the manifest. A claim in the manifest that is not known here was made by another folder: the
+data in this folder are superseded.
 
-Claims that were begun are kept, not only the last one, as a put without an answer may still happen: the folder must
-not take its own claim for that of another one.
+All begun claims are kept, not only the last one, because a put without an answer may still happen: the folder must not
+mistake its own claim for a foreign one.
 
-A folder that was restored takes over the claim of the owner before. That one may still have lived, and have recorded
-another copy since: so the copy is kept until a claim of the folder itself is in the manifest.
+A restored folder takes over the claim of the previous owner. That owner may still have lived, and have recorded another
+copy since: so the copy is kept until a claim of the folder itself is in the manifest.
 """
 
 import uuid
@@ -32,8 +32,8 @@ from .fields import SIZE_BYTES_MAX, Fields, encode_fields
 FORMAT_VERSION: Final = 1
 CLAIM_NAME: Final = "claim.json"
 BEGUN_COUNT_MAX: Final = 64
-"""Claims without an answer that are remembered. A put that comes so late that this is not enough is not known: each
-try takes as long as the store is patient."""
+"""The most claims without an answer that are remembered. A put that arrives later than this many claims is not
+recognised: each attempt takes as long as the patience of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class FolderClaim:
         return claim_id == self.claimed or claim_id in self.claiming
 
     def begun(self, claim_id: uuid.UUID, *, over: uuid.UUID | None) -> "FolderClaim":
-        """Return the claims with another one that takes the place of `over`, which is one of them or the first."""
+        """Return the claims with a further one that replaces `over`, which is one of them, or None for the first."""
         if over == self.claimed:
             return replace(self, claiming=(*self.claiming, claim_id)[-BEGUN_COUNT_MAX:])
-        # Those begun before can happen no more: each would replace a version of the manifest that is gone.
+        # Claims begun before can no longer succeed: each would replace a version of the manifest that is gone.
         return FolderClaim(over, (claim_id,))
 
 
@@ -63,7 +63,7 @@ def read_folder_claim(files: FileSystem, folder: Path) -> FolderClaim | None:
     """Return the claims of the folder of a container; None if it has never made one. Blocks.
 
     Raises:
-        ConfigurationError: the file cannot be read.
+        ConfigurationError: the file is damaged.
         DiskUnavailableError: the disk cannot be read.
     """
     path = folder / CLAIM_NAME
@@ -85,15 +85,15 @@ def read_folder_claim(files: FileSystem, folder: Path) -> FolderClaim | None:
         return claim
     except ValueError as error:
         raise ConfigurationError(
-            f"does not tell whether this folder owns its container: {error}", subject=str(path)
+            f"does not show whether this folder owns its container: {error}", subject=str(path)
         ) from error
 
 
 def write_folder_claim(files: FileSystem, folder: Path, claim: FolderClaim) -> None:
-    """Keep the claims of the folder of a container, which is made if missing; durable on return. Blocks.
+    """Write the claims of the folder of a container, which is created if missing; durable on return. Blocks.
 
     Raises:
-        NoSpaceError, DiskUnavailableError: the old ones are still there, or the new ones are.
+        NoSpaceError, DiskUnavailableError: the file has the old claims or the new ones.
     """
     path = folder / CLAIM_NAME
     temporary = folder / f"{CLAIM_NAME}.new"

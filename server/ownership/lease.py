@@ -1,20 +1,20 @@
-"""The lease of this process: renewed while it lives, and what the process may do when it was silent.
+"""The lease of this process: its renewal, and the limits on a process that was silent.
 
 No clock is compared with the clock of another machine. A claimant reads the object, and reads it again after `lease_s`
-of its own time: if it is the same, its owner has not renewed it for that long. The claimant then ends the lease, by
-compare-and-swap, so an owner that comes back late fails at its next renewal.
+of its own time: if it is unchanged, its owner has not renewed it for that long. The claimant then ends the lease, by
+compare-and-swap, so an owner that returns late fails at its next renewal.
 
-The other half is with the owner. A process that stood still (SIGSTOP, a suspended machine) may have been taken over in
-the meantime, and cannot see that when it wakes. So it measures the time since the last answer of the store. If that is
+The other half is with the owner. A process that stalled (SIGSTOP, a suspended machine) may have been superseded in the
+meantime, and cannot see that when it wakes. So it measures the time since the last answer of the store. If that is
 above `lease_s`, it acknowledges nothing until a renewal that began afterwards has succeeded. (All clocks of a paused
-virtual machine may stand still; then its next renewal fails after a takeover.)
+virtual machine may stop; then its next renewal fails after a takeover.)
 
 An error of the store counts as an answer. A server with a local log therefore keeps serving while the store fails for
 all servers. (It also does if the store fails for it alone: batches that it acknowledges after a takeover are only in
-its own log.) A server whose log is in the store acknowledges nothing then, and sends no replies: its lease has lapsed,
+its own log.) A server whose log is in the store then acknowledges nothing and sends no replies: its lease has expired,
 and another server may have acknowledged batches that it has not read. The time is measured from the first attempt at
-the last renewal that succeeded, which may have landed without an answer. So the lease lapses before any other server
-can have found it silent for as long.
+the last successful renewal, which may have landed without an answer. So the lease expires before any other server can
+have found it silent for as long.
 """
 
 import asyncio
@@ -45,17 +45,17 @@ logger = logging.getLogger(__name__)
 RENEWALS_COUNT: Final = 3
 """In `lease_s`."""
 LATE_COUNT_MAX: Final = 4
-"""Renewals that have not been answered in time and may still be: no more are sent beside them in a long outage."""
+"""The most overdue renewals that may still be pending: in a long outage no more are sent beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStatistics:
-    """How a lease is.
+    """State of a lease.
 
     Attributes:
         renewals_count: renewals that succeeded.
-        failures_count: attempts at one that had no answer in time, or an error.
-        age_s: seconds since others may have seen the last renewal that succeeded: since it was first attempted.
+        failures_count: renewal attempts that failed or had no answer in time.
+        age_s: seconds since others may have seen the last successful renewal: since its first attempt.
         is_stalled: as of `WorkerLease`.
         is_fenced: whether another server has ended it.
     """
@@ -71,11 +71,11 @@ class WorkerLease:
     """The lease of this process. Belongs to one event loop.
 
     Args:
-        store: where the history is.
+        store: contains the history.
         url: of the store, for messages.
         worker: this process, which holds the lock of its data folder.
         lease_s: how long it may be silent.
-        on_fenced: called once, in the loop, when another server has ended the lease: this one must end.
+        on_fenced: called once, in the loop, when another server has ended the lease: this process must exit.
     """
 
     def __init__(
@@ -104,26 +104,26 @@ class WorkerLease:
             lease_s=lease_s,
         )
         self._tag = ""
-        # The version that comes next, from its first attempt on.
+        # The next version, from its first attempt on.
         self._wanted: Lease | None = None
         # The last batch that earlier starts of the container have acknowledged, and a function for the newest start.
         self._acknowledged_before = 0
         self._acknowledged: Callable[[], int] = lambda: 0
         # Of the claim that was announced last, 0 if it was withdrawn.
         self._epoch = 0
-        # The renewal that is waited for. After an error, or without an answer in time, the same bytes are put again, so
-        # an older one that comes late changes nothing: one lost packet does not end the lease.
+        # The renewal under way. After an error or a timeout the same bytes are put again, so that a late older put
+        # changes nothing: one lost packet does not end the lease.
         self._pending: asyncio.Task[str] | None = None
         self._late: set[asyncio.Task[str]] = set()
         self._pending_s = 0.0
         # When the next renewal was first attempted; None before that. It may have landed without an answer.
         self._attempted_s: float | None = None
         self._renewing = asyncio.Lock()
-        # When the last attempt was begun of which there was an answer, be it an error or its time-out.
+        # When the last answered attempt began; an error or a timeout counts as an answer.
         self._heard_s = clock.elapsed_s()
         # When other servers may have seen the last renewal first: none finds the lease silent for longer.
         self._seen_from_s = self._heard_s
-        # When it was seen that the process had stood still; renewals that were begun later clear it.
+        # When the process noticed that it had stalled; cleared by a renewal that began later.
         self._stalled_s: float | None = None
         self._failure: StorageError | None = None
         self._failures_count = 0
@@ -131,17 +131,17 @@ class WorkerLease:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether this process stood still for so long that another may have taken over without its knowledge."""
+        """Whether this process stalled for so long that another server may have taken over unnoticed."""
         return self._stalled_s is not None or self.clock.elapsed_s() - self._heard_s > self.lease_s
 
     @property
     def is_lapsed(self) -> bool:
-        """Whether no renewal has succeeded for so long that another server may have taken over."""
+        """Whether the lease has expired: no renewal succeeded for so long that another server may have taken over."""
         return self._fenced is not None or self.clock.elapsed_s() - self._seen_from_s > self.lease_s
 
     @property
     def fenced(self) -> OwnerFencedError | None:
-        """The error that names the server that has ended the lease; None if it was not ended."""
+        """The error that names the server that ended the lease; None while the lease is valid."""
         return self._fenced
 
     @property
@@ -155,7 +155,7 @@ class WorkerLease:
         self._acknowledged = acknowledged
 
     def statistics(self) -> LeaseStatistics:
-        """Return how the lease is."""
+        """Return the state of the lease."""
         return LeaseStatistics(
             renewals_count=self._lease.renewals,
             failures_count=self._failures_count,
@@ -165,24 +165,24 @@ class WorkerLease:
         )
 
     async def start(self) -> None:
-        """Make the lease; before the first claim. May be called again after an error.
+        """Create the lease, before the first claim. May be called again after an error.
 
         Raises:
-            StorageError: the store does not take it.
+            StorageError: the store rejected it or does not answer.
         """
         started_s = self.clock.elapsed_s()
         content = encode_lease(self._lease)
         try:
             self._tag = await self.store.create(self._key, [content])
         except ObjectExistsError:
-            found = await read_object(self.store, self._key)  # an attempt before this one had no answer
+            found = await read_object(self.store, self._key)  # an earlier attempt had no answer
             if found is None or found.content != content:
                 raise
             self._tag = found.tag
         self._heard_s = self._seen_from_s = started_s
 
     async def run(self) -> None:
-        """Renew the lease until it is ended by another server, or this is cancelled."""
+        """Renew the lease until another server ends it, or this is cancelled."""
         interval_s = self.lease_s / RENEWALS_COUNT
         try:
             while self._fenced is None:
@@ -197,11 +197,11 @@ class WorkerLease:
                 each.cancel()
 
     async def confirm(self) -> None:
-        """Return at once unless the process stood still; then wait until a renewal shows that no server has taken over.
+        """Return at once unless the process stalled; then wait until a renewal proves that no server has taken over.
 
         Raises:
             OwnerFencedError: the lease was ended.
-            StorageError: it is not known; try again.
+            StorageError: unknown so far; try again.
         """
         while True:
             if self._fenced is not None:
@@ -238,14 +238,12 @@ class WorkerLease:
             await self.store.delete([self._key])
 
     async def _renew(self) -> None:
-        """Make one attempt, or wait for that which is under way; returns within a third of the lease."""
+        """Make one attempt, or wait for the one under way; returns within a third of the lease."""
         async with self._renewing:
             started_s = self.clock.elapsed_s()
             if started_s - self._heard_s > self.lease_s:
                 if self._stalled_s is None:
-                    logger.warning(
-                        "process stalled for_s=%.1f lease_s=%.1f", started_s - self._heard_s, self.lease_s
-                    )
+                    logger.warning("process stalled for_s=%.1f lease_s=%.1f", started_s - self._heard_s, self.lease_s)
                 self._stalled_s = started_s
             if self._pending is None:
                 if self._wanted is None:
@@ -311,19 +309,19 @@ class WorkerLease:
                 return found.tag
             if found is not None and found.tag == self._tag:
                 raise StoreUnavailableError(
-                    "the store says that the lease has changed; it has not", subject=self._key
+                    "the store reports that the lease has changed, but it has not", subject=self._key
                 ) from error
             raise _EndedError(found) from error
 
     def _fence(self, found: StoredObject | None) -> None:
-        """Take notice that the lease is not ours any more."""
-        who = "another server has ended its lease, or somebody has deleted it"
+        """Record that another server has ended the lease, and call `on_fenced`."""
+        who = "another server ended its lease, or somebody deleted it"
         if found is not None:
             with suppress(ManifestUnreadableError):
                 by = decode_lease(found.content).ended_by
-                who = f"{by.host} ({by.folder}) has taken over" if by else "something else is stored as its lease"
+                who = f"{by.host} ({by.folder}) has taken over" if by else "its lease was overwritten"
         self._fenced = OwnerFencedError(
-            f"the server {self.worker} must end: {who} ({self._key}); what is in its folder may be superseded",
+            f"the server {self.worker} must end: {who} ({self._key}); the data in its folder may be superseded",
             subject=self.url,
         )
         logger.critical("server fenced url=%s key=%s reason=%s", self.url, self._key, who)
@@ -331,10 +329,10 @@ class WorkerLease:
 
 
 class _EndedError(Exception):
-    """The lease is not ours any more.
+    """The lease no longer belongs to this process.
 
     Attributes:
-        found: the object in its place; None if there is none.
+        found: the object in its place; None if it is missing.
     """
 
     def __init__(self, found: StoredObject | None) -> None:

@@ -1,24 +1,24 @@
-"""The format of a lease, by which servers that share only an object store see that another one lives.
+"""The format of a lease, which shows other servers of the same object store that its owner is alive.
 
     <prefix>/workers/<worker id>    JSON, at most 64 KiB; replaced by its owner three times in `lease_s`
 
     format_version  1
     worker_id       UUID of the process, as in the key
-    host, folder    where it is
-    pid             its number there
+    host, folder    of the process
+    pid             of the process
     started         time in UTC
-    lease_s         how long the object stays as it is before its owner counts as dead
+    lease_s         how long the object may stay unchanged before its owner counts as dead
     renewals        how often it was replaced: each version has other bytes, and so another tag
     acknowledged    the last batch of its log that was acknowledged then; 0 if the log is in its folder, and in a lease
                     without this field
     epoch           the epoch of the container that its owner has claimed, or is about to claim; 0 before a claim, in a
                     standby, and in a lease without this field
-    ended_by        null, or who has ended it: worker_id, host, folder
+    ended_by        null, or the worker that ended it: worker_id, host, folder
 
-All versions have the same size, so that a bucket without space takes a renewal: spaces fill the object up.
+All versions have the same size, padded with spaces, so that a bucket without space accepts a renewal.
 
-A start that finds less in the log than `acknowledged` detects that acknowledged batches are missing. Batches that were
-acknowledged after the last renewal are not detected.
+A start that finds fewer batches in the log than `acknowledged` detects that acknowledged batches are missing. Missing
+batches that were acknowledged after the last renewal are not detected.
 """
 
 import uuid
@@ -35,7 +35,7 @@ WORKERS_PREFIX: Final = "workers/"
 BLOCK_BYTES: Final = 1024
 """The size of a lease is a multiple of this."""
 ENDER_BYTES: Final = 512
-"""Reserved in a lease for its ender: host and folder, unless their names are long."""
+"""Space reserved in a lease for the worker that ends it: host and folder, unless their names are long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def lease_key(worker_id: uuid.UUID) -> str:
 
 
 def encode_lease(lease: Lease) -> bytes:
-    """Return the bytes of a lease: equal ones have equal bytes, and all versions of one have as many."""
+    """Encode a lease: equal leases have equal bytes, and all versions of a lease have the same size."""
     largest = replace(lease, renewals=NUMBER_MAX, acknowledged=NUMBER_MAX, epoch=NUMBER_MAX, ended_by=None)
     content = _encode(lease)
     size = max(len(content), len(_encode(largest)) + ENDER_BYTES)
@@ -96,13 +96,13 @@ def _encode(lease: Lease) -> bytes:
 
 
 def decode_lease(content: bytes, *, place: str = "lease") -> Lease:
-    """Return the lease that bytes are.
+    """Decode a lease.
 
     Args:
-        place: where they are from, for the error.
+        place: the origin of the bytes, for the error.
 
     Raises:
-        ManifestUnreadableError: they are not a lease, or another version wrote them.
+        ManifestUnreadableError: the bytes are not a lease, or were written by another version.
     """
     try:
         fields = Fields.decode(content, version=FORMAT_VERSION)

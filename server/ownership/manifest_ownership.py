@@ -1,4 +1,4 @@
-"""What the owner of a container in an object store may do: it changes the manifest, for as long as that is its own."""
+"""The ownership of a container in an object store: changes the manifest for as long as it belongs to this process."""
 
 import asyncio
 import logging
@@ -24,16 +24,16 @@ from .ownership import CopyRecord, OwnershipStatistics, RemoteLog
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_COUNT_MAX: Final = 8
-"""Of a claim, and of a change: each but the last has met another one."""
+"""Attempts at a claim, and at a change: each attempt but the last may lose to a concurrent change."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundManifest:
-    """A manifest as it is in the store, or as it is to be put there.
+    """A manifest as stored, or as it is to be stored.
 
     Attributes:
-        content: empty if it was rebuilt.
-        tag: of the object in its place; empty if there is none.
+        content: empty if the manifest was rebuilt.
+        tag: of the object in its place; empty if it is missing.
     """
 
     manifest: Manifest
@@ -42,11 +42,11 @@ class FoundManifest:
 
 
 async def read_manifest(store: ObjectStore, container: int, *, url: str) -> FoundManifest | None:
-    """Return the manifest of a container; None if there is none.
+    """Return the manifest of a container; None if it is missing.
 
     Raises:
-        ManifestDamagedError: it is not what was written.
-        ManifestUnreadableError: it is of another container, or of another version.
+        ManifestDamagedError: the manifest is damaged.
+        ManifestUnreadableError: it belongs to another container, or was written by another version.
         StorageError: the store does not answer.
     """
     key = manifest_key(container)
@@ -60,13 +60,13 @@ async def read_manifest(store: ObjectStore, container: int, *, url: str) -> Foun
 
 
 class ManifestOwnership:
-    """The `Ownership` of a container that is kept in its manifest.
+    """The `Ownership` of a container, kept in its manifest.
 
     All changes are compare-and-swap against the version that was seen last, one after the other.
 
     Args:
         lease: of this process.
-        found: the manifest, claimed by it.
+        found: the manifest, claimed by this process.
         on_fenced: see `claim_container`.
     """
 
@@ -79,29 +79,29 @@ class ManifestOwnership:
         self._on_fenced = on_fenced
         self._changing = asyncio.Lock()
         self._fenced: OwnerFencedError | None = None
-        # Where earlier epochs of the log have ended; empty while that of this start has not begun.
+        # Where earlier epochs of the log have ended; empty before the epoch of this start begins.
         self._epoch_ends: Mapping[int, int] = {}
-        # Names of copies that count and that this start could not use.
+        # Names of current copies that this start could not use.
         self._unusable: set[str] = set()
 
     @property
     def epoch(self) -> int:
-        """Of this start, see `Ownership`."""
+        """Epoch of this start, see `Ownership`."""
         return self._found.manifest.epoch
 
     @property
     def claim_id(self) -> uuid.UUID:
-        """Of the claim from which this came."""
+        """The claim that created this ownership."""
         return self._found.manifest.claim_id
 
     @property
     def is_stalled(self) -> bool:
-        """Whether this process stood still, see `Ownership`."""
+        """Whether this process stalled, see `Ownership`."""
         return self._lease.is_stalled
 
     @property
     def is_lapsed(self) -> bool:
-        """Whether another may have taken over with all that was acknowledged, see `Ownership`."""
+        """Whether the lease has expired, see `Ownership`."""
         return self.log is not None and self._lease.is_lapsed
 
     @property
@@ -116,7 +116,7 @@ class ManifestOwnership:
 
     @property
     def copy_before(self) -> CopyRecord | None:
-        """The copy before it that the manifest names, see `Ownership`."""
+        """The previous copy that the manifest names, see `Ownership`."""
         return self._found.manifest.checkpoint_before
 
     def copy_unusable(self, name: str) -> None:
@@ -125,11 +125,11 @@ class ManifestOwnership:
 
     @property
     def log(self) -> RemoteLog | None:
-        """Where the log is, see `Ownership`."""
+        """Location of the log, see `Ownership`."""
         return self._found.manifest.log
 
     def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
-        """Take notice where earlier epochs of the log have ended, see `Ownership`."""
+        """Record where earlier epochs of the log have ended, see `Ownership`."""
         self._epoch_ends = dict(epoch_ends)
         if self.log is not None:
             self._lease.watch_acknowledged(acknowledged)
@@ -140,7 +140,7 @@ class ManifestOwnership:
         return self._fenced or self._lease.fenced
 
     def statistics(self) -> OwnershipStatistics:
-        """Return how the right is, see `Ownership`."""
+        """Return the state of the ownership, see `Ownership`."""
         lease = self._lease.statistics()
         return OwnershipStatistics(
             epoch=self.epoch,
@@ -153,9 +153,9 @@ class ManifestOwnership:
         )
 
     async def record_copy(self, copy: CopyRecord) -> None:
-        """Name a copy in the manifest, and begin the log where the copy before it needs it, see `Ownership`.
+        """Record a copy in the manifest, and let the log begin where the previous copy needs it, see `Ownership`.
 
-        Cancelling leaves it open whether it does.
+        After a cancel the copy may be recorded or not.
         """
         await self._change(partial(self._with_copy, copy))
 
@@ -166,24 +166,24 @@ class ManifestOwnership:
         return replace(manifest, checkpoint=copy, checkpoint_before=before, log=log)
 
     def _shortened(self, log: RemoteLog, from_sequence: int) -> RemoteLog:
-        """Return the log from a batch on, without epochs that end before: no other epoch depends on their fences."""
+        """Return the log from a batch on, without epochs that end before it: no other epoch depends on their fences."""
         first = max(log.from_sequence, from_sequence)
-        # No epoch ends before an earlier one does, and that of this start has not ended.
+        # Epochs end in order, and that of this start has not ended.
         needed = next(each for each in log.epochs if self._epoch_ends.get(each, first + 1) > first)
         return replace(log, first_epoch=needed, from_sequence=first)
 
     async def raise_epoch(self) -> int:
-        """Continue under the next epoch, see `Ownership`. Cancelling leaves it open whether it is raised."""
+        """Continue under the next epoch, see `Ownership`. After a cancel it may be raised or not."""
         await self._change(lambda manifest: replace(manifest, epoch=manifest.epoch + 1))
         return self.epoch
 
     async def release(self) -> None:
         """Mark the container as released in the manifest, see `Ownership`.
 
-        Does nothing if another server has the container.
+        Does nothing if another server owns the container.
 
         Raises:
-            OwnerFencedError: it is seen only now that another server has it.
+            OwnerFencedError: another server owns the container, as this call noticed.
         """
         if self.fenced is not None or self._found.manifest.is_released:
             return
@@ -209,7 +209,7 @@ class ManifestOwnership:
                 except ObjectChangedError:
                     if await self._look_again() == content:
                         return
-                    continue  # from a change of ours whose answer was lost, and that came late
+                    continue  # a change of this process, whose answer was lost, arrived late
                 self._found = FoundManifest(wanted, content, tag)
                 return
             raise StoreUnavailableError(
@@ -224,10 +224,10 @@ class ManifestOwnership:
         return replace(manifest, log=replace(manifest.log, acknowledged=acknowledged))
 
     async def _look_again(self) -> bytes:
-        """Read the manifest, which was changed, and return it.
+        """Read the manifest again after a concurrent change, and return it.
 
         Raises:
-            OwnerFencedError: by another owner; or it is missing or damaged, and the next claim rebuilds it.
+            OwnerFencedError: another owner changed it; or it is missing or damaged, and the next claim rebuilds it.
         """
         ours = self._found.manifest
         try:
@@ -241,12 +241,12 @@ class ManifestOwnership:
             logger.critical(
                 "container fenced container=%d epoch=%d reason=%s", ours.container, ours.epoch, self._fenced
             )
-            # A later claim of this very process is no reason to end it.
+            # A later claim of this very process is no reason to exit.
             if found is None or found.manifest.claimant.worker_id != self._lease.worker.worker_id:
                 self._on_fenced(self._fenced)
             raise self._fenced
         if found.manifest.changes < ours.changes:
-            # It was put back to an older version, which names objects that are deleted by now.
+            # It was reset to an older version, which names objects that are deleted by now.
             self._found = replace(self._found, tag=found.tag)
         else:
             self._found = found
@@ -257,19 +257,19 @@ def _fenced_error(found: FoundManifest | None, *, container: int, lease: WorkerL
     subject = subject_of(container, lease.url)
     if found is None:
         return OwnerFencedError(
-            "its manifest was deleted or damaged while it was served; nothing may be changed without it",
+            "its manifest was deleted or damaged while it was served, so nothing may be changed",
             subject=subject,
         )
     claimant = found.manifest.claimant
     if claimant.worker_id == lease.worker.worker_id:
-        return OwnerFencedError("this process has claimed it again since", subject=subject)
+        return OwnerFencedError("this process has claimed it again", subject=subject)
     return OwnerFencedError(
-        f"{claimant} has taken it over at {claimant.since}; the server {lease.worker} must end, and what is in its"
-        f" folder is superseded",
+        f"{claimant} has taken it over at {claimant.since}; the server {lease.worker} must end, and the data in its"
+        f" folder are superseded",
         subject=subject,
     )
 
 
 def subject_of(container: int, url: str) -> str:
-    """Return what errors call a container in a store."""
+    """Return the name of a container in a store, for errors."""
     return f"container {container} of {url}"

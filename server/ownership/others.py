@@ -1,4 +1,4 @@
-"""Leases of other servers with the same prefix: watched and ended by a claimant, and found by a listing."""
+"""Leases of other servers with the same prefix: a claimant watches, ends and lists them."""
 
 import logging
 import uuid
@@ -24,7 +24,7 @@ LOOKS_COUNT: Final = 4
 async def other_leases(store: ObjectStore, worker_id: uuid.UUID) -> dict[str, str]:
     """Return the key and the tag of each lease of another worker that was not ended.
 
-    A listing, and one request for each. One that is still renewed has another tag after a third of its length.
+    Costs a listing, and one request for each lease. A live lease has another tag after a third of its length.
 
     Raises:
         StorageError: the store does not answer.
@@ -38,22 +38,22 @@ async def other_leases(store: ObjectStore, worker_id: uuid.UUID) -> dict[str, st
             if decode_lease(lease.content, place=key).ended_by is None:
                 found[key] = lease.tag
         except (ObjectNotFoundError, ManifestUnreadableError):
-            continue  # released since, or damaged: no standby has it
+            continue  # released since, or damaged: not the lease of a standby
     return found
 
 
 class WatchOutcome(Enum):
-    """What became of a lease that was watched."""
+    """Outcome of watching a lease."""
 
-    ALIVE = "its owner has renewed it"
-    SILENT = "it was the same for as long as it may be"
+    ALIVE = "its owner renewed it"
+    SILENT = "it was not renewed for its whole length"
     GONE = "it was deleted, or ended by another server"
 
 
 async def watch_lease(store: ObjectStore, owner: Claimant, *, clock: Clock) -> tuple[WatchOutcome, StoredObject | None]:
     """Watch the lease of an owner until it changes, at most for its length; return also its last version.
 
-    One that is missing, or was ended before, is watched for as long: its owner may not have noticed it yet.
+    A lease that is missing, or was ended before, is watched for as long: its owner may not have noticed yet.
 
     Raises:
         StorageError: the store does not answer.
@@ -83,7 +83,7 @@ def is_ended(found: StoredObject | None, *, key: str) -> bool:
 
 
 def _readable(found: StoredObject, owner: Claimant) -> Lease:
-    """Return a lease; if it is damaged, the fields that the claim of its owner has, too."""
+    """Return a lease; if it is damaged, the fields that the owner's claim has, too."""
     try:
         return decode_lease(found.content)
     except ManifestUnreadableError:
@@ -98,7 +98,7 @@ def _readable(found: StoredObject, owner: Claimant) -> Lease:
 
 
 async def read_acknowledged(store: ObjectStore, owner: Claimant) -> int:
-    """Return the last acknowledged batch in the lease of an owner; 0 if there is no lease or it is damaged.
+    """Return the last acknowledged batch in the lease of an owner; 0 if the lease is missing or damaged.
 
     Raises:
         StorageError: the store does not answer.
@@ -111,12 +111,12 @@ async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject 
     """End the lease of another worker, which then fails at its next renewal; return whether it is ended.
 
     Args:
-        found: the lease as it was read, None if there was none.
+        found: the lease as it was read, None if it was missing.
 
-    One that is damaged is ended as well: if its owner lived after all, it has met an object that it did not put.
+    A damaged lease is ended as well: if its owner is alive after all, it finds an object that it did not put.
 
     Raises:
-        StorageError: it may be ended.
+        StorageError: the lease may be ended.
     """
     key = lease_key(owner.worker_id)
     if found is None or is_ended(found, key=key):
@@ -131,7 +131,7 @@ async def end_lease(store: ObjectStore, owner: Claimant, *, found: StoredObject 
 
 
 async def read_lease(store: ObjectStore, owner: Claimant) -> StoredObject | None:
-    """Return the lease of an owner as it is stored, None if there is none.
+    """Return the lease of an owner as it is stored, None if it is missing.
 
     Raises:
         StorageError: the store does not answer.

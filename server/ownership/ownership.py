@@ -1,8 +1,8 @@
-"""The right of a container to change its stored data, in the folder or in a store.
+"""The container's write permission: epoch, fencing, and which checkpoint copy is current.
 
-There are two kinds. In a data folder of its own a server has that right while it holds the lock of the folder
-(`FolderOwnership`). In an object store another server can take over at any time, so the right is a manifest that is
-changed by compare-and-swap only (`manifest_ownership.ManifestOwnership`).
+There are two kinds. In a data folder of its own, a server may change the container while it holds the lock of the
+folder (`FolderOwnership`). In an object store another server can take over at any time, so the right is a manifest that
+is changed by compare-and-swap only (`manifest_ownership.ManifestOwnership`).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ class CopyRecord:
     """A copy of the checkpoint in tier 2.
 
     Attributes:
-        name: what the names of all of its parts begin with.
+        name: prefix of the names of all its parts.
         sequence: the last batch of the log that it contains.
         container_epoch: under which it was stored.
         replay_from: the first batch that a start from it needs.
@@ -29,11 +29,10 @@ class CopyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLog:
-    """The log of a container, if it is in the object store.
+    """The log of a container in the object store.
 
     Attributes:
-        first_epoch, last_epoch: it was written under these epochs and those between, or under some of them; the last
-            is that of the newest claim.
+        first_epoch, last_epoch: the range of epochs under which it was written; the last is that of the newest claim.
         from_sequence: the first batch that a start from either copy of the checkpoint needs; it is in one of these
             epochs.
         acknowledged: the last batch that is known to be acknowledged, 0 if none is.
@@ -52,17 +51,17 @@ class RemoteLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipStatistics:
-    """How the right to change a container is. Without a lease its numbers are 0.
+    """State of an ownership. Without a lease its numbers are 0.
 
     Attributes:
         epoch: of this start.
         claimed: when, in UTC; empty if nobody can take over.
         is_fenced: whether another server has taken over.
-        is_stalled: whether nothing may be acknowledged, as it may have.
-        renewals_count: of the lease of this process, that succeeded.
-        failed_renewals_count: attempts at one that did not.
-        lease_age_s: seconds since the last that succeeded was first attempted; above the length of the lease, another
-            may take over at any time.
+        is_stalled: whether no batch may be acknowledged, because another server may have taken over.
+        renewals_count: successful renewals of the lease of this process.
+        failed_renewals_count: failed renewal attempts.
+        lease_age_s: seconds since the first attempt at the last successful renewal; above the length of the lease,
+            another server may take over at any time.
     """
 
     epoch: int
@@ -79,30 +78,30 @@ class Ownership(Protocol):
 
     @property
     def epoch(self) -> int:
-        """Of this start: above those of all earlier ones. Chunks are published under it."""
+        """Epoch of this start: above those of all earlier ones. Chunks are published under it."""
         ...
 
     @property
     def is_shared(self) -> bool:
-        """Whether another server may take over from a copy of the checkpoint, with no log.
+        """Whether another server may take over from a copy of the checkpoint, without a log.
 
-        Then a chunk is deleted only after a copy that does not refer to it has been recorded.
+        A chunk is then deleted only after a copy that does not refer to it was recorded.
         """
         ...
 
     @property
     def is_stalled(self) -> bool:
-        """Whether this process stood still for so long that another may have taken over without its knowledge.
+        """Whether this process stalled for so long that another server may have taken over unnoticed.
 
-        Then no batch may be acknowledged. Cheap: it is read for every batch.
+        No batch may be acknowledged then. Cheap: it is read for every batch.
         """
         ...
 
     @property
     def is_lapsed(self) -> bool:
-        """Whether another may have taken over with all that was acknowledged, as the lease could not be renewed.
+        """Whether the lease has expired, so that another server may have taken over with all acknowledged batches.
 
-        Then nothing is answered. Never where the log is in the folder.
+        No reply may be sent then. Never if the log is in the folder.
         """
         ...
 
@@ -113,64 +112,64 @@ class Ownership(Protocol):
 
     @property
     def copy(self) -> CopyRecord | None:
-        """The newest copy that counts; None if there is none, or if only the names of copies show it."""
+        """The current copy; None if there is none, or if only the names of copies show it."""
         ...
 
     @property
     def copy_before(self) -> CopyRecord | None:
-        """The copy that counted before it, for a start that cannot use that one; None as of `copy`."""
+        """The copy before the current one, for a start that cannot use that one; None as for `copy`."""
         ...
 
     def copy_unusable(self, name: str) -> None:
-        """Note that a copy that counts is missing or damaged: once another counts, this one is not kept beside it."""
+        """Note that a current copy is missing or damaged: it is not kept beside the next one."""
         ...
 
     @property
     def log(self) -> RemoteLog | None:
-        """Where the log is in the object store; None if it is in the data folder."""
+        """Location of the log in the object store; None if it is in the data folder."""
         ...
 
     def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
-        """Take notice where earlier epochs of the log have ended, once that of this start begins.
+        """Record where earlier epochs of the log have ended, when that of this start begins.
 
         Args:
-            epoch_ends: for each, the first sequence that is not in it.
-            acknowledged: returns the last batch that was acknowledged; may be called at any time from now on.
+            epoch_ends: for each epoch, the first sequence that is not in it.
+            acknowledged: returns the last acknowledged batch; may be called at any time from now on.
         """
         ...
 
     async def record_copy(self, copy: CopyRecord) -> None:
-        """Make a published copy count. Recycle the log, and delete the chunks of older copies, only afterwards.
+        """Make a published copy current. Recycle the log, and delete the chunks of older copies, only afterwards.
 
         Raises:
-            OwnerFencedError: another server owns the container now; nothing was changed.
-            StorageError: it is not known to count; try again.
+            OwnerFencedError: another server owns the container; nothing was changed.
+            StorageError: the copy may not be current; try again.
         """
         ...
 
     async def raise_epoch(self) -> int:
-        """Continue under a higher epoch, since another server has published under this one; return it.
+        """Continue under a higher epoch, because another server has published under this one; return it.
 
         Raises:
-            OwnerFencedError, StorageError: as of `record_copy`.
+            OwnerFencedError, StorageError: as for `record_copy`.
         """
         ...
 
     def statistics(self) -> OwnershipStatistics:
-        """Return how the right is. May be called from any thread."""
+        """Return the state of the ownership. May be called from any thread."""
         ...
 
     async def release(self) -> None:
-        """Give the right up, after everything else has ended: the next owner need not wait.
+        """Release the container, after everything else has ended: the next owner need not wait.
 
         Raises:
-            StorageError: the next owner has to wait for the lease to end.
+            StorageError: the next owner has to wait for the lease to expire.
         """
         ...
 
 
 class FolderOwnership:
-    """The ownership of a container whose folder is locked, and whose tier 2 has no other server.
+    """The ownership of a container whose folder is locked, and whose tier 2 is used by no other server.
 
     Args:
         epoch: above those of all earlier starts.
@@ -187,7 +186,7 @@ class FolderOwnership:
         self.log: RemoteLog | None = None
 
     def copy_unusable(self, name: str) -> None:
-        """Do nothing: a start looks for whole copies by their names."""
+        """Do nothing: a start finds complete copies by their names."""
 
     def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
         """Do nothing: the log in a folder records where it begins and ends."""
@@ -201,7 +200,7 @@ class FolderOwnership:
         return self.epoch
 
     def statistics(self) -> OwnershipStatistics:
-        """Return how the right is, see `Ownership`."""
+        """Return the state of the ownership, see `Ownership`."""
         return OwnershipStatistics(epoch=self.epoch)
 
     async def release(self) -> None:

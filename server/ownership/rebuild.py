@@ -1,15 +1,16 @@
-"""Rebuilding a manifest that is missing or damaged, for a log in the object store.
+"""Rebuilds a manifest that is missing or damaged, for a log in the object store.
 
-Everything that the manifest decides is stored elsewhere, too:
+All fields of the manifest are stored elsewhere, too:
 
     server_id           in `cluster.json`, and in the header of each object of the log
-    checkpoint          the newest whole copy: an owner deletes what older ones need, and nothing that this one needs
+    checkpoint          the newest complete copy: an owner deletes chunks that only older copies need
     log.from_sequence   in the header of that copy
     log.first_epoch     the first epoch without a fence, or with a fence above from_sequence: no earlier one is needed
     log.last_epoch      in the names of the log objects, see below
     log.acknowledged    in the leases, as of their last renewals
-    claimant            the owner of the lease with the highest `epoch` that was not ended, then `acknowledged`: servers
-                        that stand by have neither. A claim stores its epoch in the lease first, so no owner is missed
+    claimant            the owner of the lease with the highest `epoch` that was not ended, then `acknowledged`: the
+                        leases of standbys have neither. A claim stores its epoch in the lease first, so no owner is
+                        missed
 
 Theory. The epoch of the rebuilding claim must be above each epoch that was ever claimed, and every claimed epoch from
 first_epoch on must be in the log, so that the claim closes it. An owner closes all earlier epochs with fences before it
@@ -19,8 +20,8 @@ closed the earlier epochs can be above that: each of them has failed, or is stil
 are left for them. If there were more, two owners might share an epoch. They compete for the same names then, so no
 sequence is acknowledged twice; but the log of the second one ends, and may have to be repaired.
 
-Two claims may rebuild at once. Each puts its manifest in the place of the missing or damaged one, by a
-conditional put. One succeeds, and the other one starts over.
+Two claims may rebuild at once. Each puts its manifest in the place of the missing or damaged one, by a conditional put.
+One succeeds, and the other starts over.
 """
 
 import uuid
@@ -47,7 +48,7 @@ UNSEEN_COUNT_MAX: Final = 8
 """Epochs that may have been claimed above the highest one in the names of the log objects."""
 
 NewestCopy = Callable[[], Awaitable[CopyRecord | None]]
-"""Returns the newest whole copy of the checkpoint of a container, going by the names; None if there is none."""
+"""Returns the newest complete copy of the checkpoint of a container, by name; None if there is none."""
 
 
 async def rebuilt_manifest(
@@ -56,7 +57,7 @@ async def rebuilt_manifest(
     """Return the manifest of a container, rebuilt from other objects; None if the container has no log.
 
     Args:
-        server_id: of the server to which the prefix belongs.
+        server_id: owner of the prefix.
         worker: this process, which is about to claim the container.
 
     Raises:
@@ -102,12 +103,12 @@ async def server_of_history(store: ObjectStore, *, url: str, is_repair: bool) ->
     """Return the server that a history belongs to, without `cluster.json`; None if there is no history.
 
     Args:
-        is_repair: whether to go by the objects of the log if there is no manifest that can be read. An operator has
-            stopped all servers of the prefix then.
+        is_repair: whether to use the objects of the log if the manifest cannot be read. The operator must have stopped
+            all servers of the prefix.
 
     Raises:
-        UnsupportedStoreError: there is a log and no manifest that can be read, and this is no repair.
-        ManifestUnreadableError: another version wrote the manifest.
+        UnsupportedStoreError: the store has a log without a readable manifest, and this is not a repair.
+        ManifestUnreadableError: the manifest was written by another version.
         StorageError: the store does not answer.
     """
     try:
@@ -121,7 +122,7 @@ async def server_of_history(store: ObjectStore, *, url: str, is_repair: bool) ->
     if is_repair:
         return await _server_of_log(store, 0)
     raise UnsupportedStoreError(
-        f"holds the log of a server, but cluster.json and {manifest_key(0)} are missing or damaged: put one of"
+        f"contains the log of a server, but cluster.json and {manifest_key(0)} are missing or damaged: put one of"
         f" them back, or stop all servers of this prefix and run `millrace repair --store {url} --accept-loss`",
         subject=url,
     )
@@ -146,7 +147,7 @@ async def _server_of_log(store: ObjectStore, container: int) -> uuid.UUID | None
 
 
 async def _fences(store: ObjectStore, container: int) -> dict[int, int | None]:
-    """Return the highest fence of each epoch in the names of the log objects; None of an epoch without a fence."""
+    """Return the highest fence of each epoch in the names of the log objects; None for an epoch without a fence."""
     prefix = log_prefix(container)
     found: dict[int, int | None] = {}
     async for page in store.list(prefix):
@@ -172,7 +173,7 @@ async def _leases(store: ObjectStore) -> list[Lease]:
 
 
 def _claimant(owner: Lease) -> Claimant:
-    """Return the owner of a lease as the claimant of a container; its place is not known."""
+    """Return the owner of a lease as the claimant of a container; its place is unknown."""
     return Claimant(
         worker_id=owner.worker_id,
         host=owner.host,

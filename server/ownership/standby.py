@@ -1,9 +1,9 @@
-"""Waiting until the owner of a container has ended, for as long as it lives.
+"""Waits until the owner of a container has ended, for as long as it lives.
 
-A start that finds an owner is refused unless that is silent for the length of its lease (`watch_lease`). A standby
-waits on. It looks at the lease more often, since a takeover begins with the look that finds it silent for so long. And
-it takes only the silence of the owner for silence: after an outage of the store, in which the owner could not renew its
-lease and no server could have read it, the whole length counts again.
+A normal start fails if it finds an owner that renews its lease (`watch_lease`). A standby waits on. It reads the lease
+more often, since a takeover begins with the read that finds it silent for its whole length. Only the owner's silence
+counts: after an outage of the store, in which the owner could not renew its lease and no server could have read it, the
+whole length counts again.
 """
 
 import logging
@@ -22,21 +22,21 @@ from .others import WatchOutcome, is_ended, read_lease
 logger = logging.getLogger(__name__)
 
 LOOKS_COUNT: Final = 12
-"""In the length of the lease; each is one GET."""
+"""Reads in the length of the lease; each is one GET."""
 
 
 async def stand_by(
     store: ObjectStore, owner: Claimant, *, clock: Clock, fenced: Callable[[], OwnerFencedError | None] = lambda: None
 ) -> tuple[WatchOutcome, StoredObject | None]:
-    """Wait until the lease of an owner was the same for its whole length, or is gone; return also what it is then.
+    """Wait until the lease of an owner was unchanged for its whole length, or is gone; return also its last version.
 
     Cancelling is safe: nothing is changed.
 
     Args:
-        fenced: returns the error that names who has ended the lease of this server; None while it is kept.
+        fenced: returns the error that names the server that ended the lease of this one; None while it is valid.
 
     Raises:
-        OwnerFencedError: that of `fenced`: nothing can be claimed with a lease that was ended.
+        OwnerFencedError: from `fenced`: a server whose lease was ended can claim nothing.
     """
     seen: StoredObject | None = None
     since_s: float | None = None
@@ -51,7 +51,7 @@ async def stand_by(
             is_failing, since_s = True, None
         else:
             is_failing = False
-            # The result of a slow look may be older than a renewal that the same outage has held up.
+            # The result of a slow read may be older than a renewal that the same outage has delayed.
             is_slow = clock.monotonic_s() - asked_s > owner.lease_s / RENEWALS_COUNT
             is_same = since_s is not None and (found and found.content) == (seen and seen.content)
             if since_s is not None and not is_same and is_ended(found, key=lease_key(owner.worker_id)):

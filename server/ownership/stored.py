@@ -5,7 +5,7 @@ from millrace.server.object_store import ObjectStore, StoredObject
 
 
 async def read_object(store: ObjectStore, key: str) -> StoredObject | None:
-    """Return an object, None if there is none."""
+    """Return an object, None if it is missing."""
     try:
         return await store.get(key)
     except ObjectNotFoundError:

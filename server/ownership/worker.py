@@ -18,11 +18,11 @@ class Worker:
     """A process that serves the containers of one data folder.
 
     Attributes:
-        worker_id: of this process alone; the next one in the folder has another.
+        worker_id: of this process only; the next process in the folder has another id.
         host: name of its machine.
-        folder: path of its data folder there, without links.
-        place: the same for two processes only if they have locked the same data folder, one after the other.
-        pid: its number on its machine.
+        folder: path of its data folder on that machine, without links.
+        place: equal for two processes only if they have locked the same data folder, one after the other.
+        pid: its process id on that machine.
         started: time in UTC, ISO 8601.
     """
 
@@ -53,5 +53,5 @@ class Worker:
         )
 
     def __str__(self) -> str:
-        """Return where it is, for people."""
+        """Return host and folder, for people."""
         return f"{self.host} ({self.folder})"

@@ -99,9 +99,7 @@ async def test_a_folder_stays_with_its_store_and_a_prefix_with_its_server(url: S
         await Server(server_options(folder)).start()
     with pytest.raises(ConfigurationError, match=f"not in the object store {other_url}; start it with --store {url}"):
         await Server(server_options(folder, store=other_url)).start()
-    with pytest.raises(
-        UnsupportedStoreError, match=r"belongs to server .*, and this one is .*; give it a prefix of its own"
-    ):
+    with pytest.raises(UnsupportedStoreError, match=r"belongs to server .*, but this is server .*; use another prefix"):
         await Server(server_options(tmp_path / "other", store=url)).start()
     # It has kept nothing, so it may have another one.
     async with Server(server_options(tmp_path / "other", store=other_url)):

@@ -224,7 +224,7 @@ async def test_one_whose_lease_is_ended_while_it_stands_by_ends_with_that_error(
     starting = await until_it_stands_by(second, start_as_process(second.server), first)
     (own,) = [each for each in leases_in(store) if each != lease]
     await store.delete([own])
-    with pytest.raises(OwnerFencedError, match="another server has ended its lease, or somebody has deleted it"):
+    with pytest.raises(OwnerFencedError, match="another server ended its lease, or somebody deleted it"):
         await starting
     assert leases_in(store) == [lease]
     await first.stop()

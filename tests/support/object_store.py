@@ -124,7 +124,7 @@ class MemoryObjectStore:
     def _content(self, key: str) -> bytes:
         content = self.objects.get(key)
         if content is None:
-            raise ObjectNotFoundError("there is no such object", subject=key)
+            raise ObjectNotFoundError("the object does not exist", subject=key)
         return content
 
 

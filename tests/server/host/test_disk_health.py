@@ -31,7 +31,7 @@ from tests.support.tables import table
         NoSpaceError("No space left on device"),
         DiskUnavailableError("disk I/O error"),
         CheckpointDamagedError("the sums do not match"),
-        ConfigurationError("does not tell whether this folder owns its container"),
+        ConfigurationError("does not show whether this folder owns its container"),
     ],
 )
 def test_what_another_machine_would_not_meet_is_of_the_disk(error: Exception) -> None:

@@ -62,7 +62,7 @@ def test_health_tells_of_a_store_that_lastingly_fails() -> None:
     clock.move(SILENT_S)
     assert monitor.health() == ""  # nobody has asked since
     monitor.ended("read", 0.1, StoreUnavailableError("no route"))
-    assert monitor.health() == "the object store fails since 10 s: no route"
+    assert monitor.health() == "the object store has failed for 10 s: no route"
     clock.move(FORGOTTEN_S)
     assert monitor.health() == ""
 
@@ -91,6 +91,6 @@ def test_reads_do_not_speak_for_changes(failing: Kind, answering: Kind) -> None:
 
     monitor.ended(answering, 0.1, None)
 
-    assert monitor.health() == "the object store fails since 10 s: full"
+    assert monitor.health() == "the object store has failed for 10 s: full"
     monitor.ended(failing, 0.1, None)
     assert monitor.health() == ""

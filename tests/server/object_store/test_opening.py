@@ -64,7 +64,7 @@ async def test_a_prefix_is_that_of_the_first_server() -> None:
 
     for is_new in (True, False):
         with pytest.raises(
-            UnsupportedStoreError, match=f"s3://bucket/prefix: belongs to server {ONE}, and this one is {OTHER}"
+            UnsupportedStoreError, match=f"s3://bucket/prefix: belongs to server {ONE}, but this is server {OTHER}"
         ):
             await claim(store, URL, server_id=OTHER, is_new=is_new)
 
@@ -85,7 +85,7 @@ async def test_of_two_that_come_together_one_is_refused() -> None:
 @pytest.mark.asyncio
 async def test_an_empty_bucket_is_not_that_of_a_server_with_history() -> None:
     with pytest.raises(
-        UnsupportedStoreError, match=f"holds no cluster.json, though server {ONE} has kept its history there"
+        UnsupportedStoreError, match=f"contains no cluster.json, although server {ONE} stored its history there"
     ):
         await claim(RetryingStore(MemoryObjectStore()), URL, server_id=ONE, is_new=False)
 
@@ -120,7 +120,7 @@ async def test_what_names_the_owner_is_made_again_if_the_history_names_it(conten
         await store.replace(OWNER_KEY, damaged, tag=found.tag)
     assert (await find_owner(store, URL)).server_id is None
 
-    with pytest.raises(UnsupportedStoreError, match=f"belongs to server {ONE}, and this one is {OTHER}"):
+    with pytest.raises(UnsupportedStoreError, match=f"belongs to server {ONE}, but this is server {OTHER}"):
         await claim(store, URL, server_id=OTHER, is_new=True, known=ONE)
     await claim(store, URL, server_id=ONE, is_new=False, known=ONE)
     assert (await find_owner(store, URL)).server_id == ONE

@@ -15,11 +15,11 @@ from tests.support.tables import table
 from tests.support.waiting import at_once
 
 WORDS = {
-    Cheat.IGNORES_CREATE: "let 20 of 20 puts at once create one object",
-    Cheat.CREATES_WITHOUT_LOCK: "puts at once create one object, where exactly 1 may succeed",
-    Cheat.IGNORES_TAG: "let 20 of 20 puts at once replace one object",
-    Cheat.REPLACES_WITHOUT_LOCK: "puts at once replace one object, where exactly 1 may succeed",
-    Cheat.LISTS_LATE: "listed objects other than those that there were",
+    Cheat.IGNORES_CREATE: "accepted 20 of 20 concurrent puts that create one object",
+    Cheat.CREATES_WITHOUT_LOCK: "concurrent puts that create one object; exactly 1 may succeed",
+    Cheat.IGNORES_TAG: "accepted 20 of 20 concurrent puts that replace one object",
+    Cheat.REPLACES_WITHOUT_LOCK: "concurrent puts that replace one object; exactly 1 may succeed",
+    Cheat.LISTS_LATE: "returned a listing that differs from the stored objects",
 }
 
 

@@ -161,7 +161,7 @@ async def test_a_close_cuts_a_put_that_does_not_end() -> None:
     await clock.advance(0.0)  # some more turns
 
     assert closing.done()
-    with pytest.raises(StoreUnavailableError, match="closed before it had answered") as caught:
+    with pytest.raises(StoreUnavailableError, match="closed before it answered") as caught:
         await waiting
     assert not caught.value.changed_nothing
     assert not store.objects

@@ -26,5 +26,5 @@ def test_a_url_has_a_bucket_and_a_prefix(text: str, parts: tuple[str, str, str],
      "s3://b/a b", "s3://b/a\n"],
 )  # fmt: skip
 def test_what_would_not_be_the_same_everywhere_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="names no object store; write s3://BUCKET/PREFIX"):
+    with pytest.raises(ValueError, match="is not the URL of an object store; write s3://BUCKET/PREFIX"):
         StoreUrl.parse(text)

@@ -233,7 +233,7 @@ async def test_a_process_may_claim_again(memory: MemoryObjectStore, clock: Manua
     first = await process.claim()
     second = await process.claim()
     assert (second.epoch, [*memory.objects]) == (2, [KEY, lease_key(process.lease.worker.worker_id)])
-    with pytest.raises(OwnerFencedError, match=f"{ABOUT}this process has claimed it again since"):
+    with pytest.raises(OwnerFencedError, match=f"{ABOUT}this process has claimed it again"):
         await first.record_copy(COPY)
     assert not process.fenced
     await second.record_copy(COPY)
@@ -387,7 +387,7 @@ async def test_the_container_of_another_server_is_refused(memory: MemoryObjectSt
     process = await Process(memory, clock).start()
     await process.claim()
     following = await process.next_process()
-    with pytest.raises(UnsupportedStoreError, match=f"{ABOUT}belongs to server .*1, and this one is .*2"):
+    with pytest.raises(UnsupportedStoreError, match=f"{ABOUT}belongs to server .*1, but this is server .*2"):
         await following.claim(server_id=uuid.UUID(int=2))
     await following.crash()
 
@@ -416,7 +416,7 @@ async def test_a_folder_that_does_not_tell_is_refused(memory: MemoryObjectStore,
     process = await Process(memory, clock).start()
     await process.claim()
     process.files.replace_content(FOLDER / CLAIM_NAME, b"")
-    with pytest.raises(ConfigurationError, match=f"{CLAIM_NAME}: does not tell"):
+    with pytest.raises(ConfigurationError, match=f"{CLAIM_NAME}: does not show"):
         await process.claim()
     await process.crash()
 
@@ -494,7 +494,7 @@ async def test_a_claim_and_a_change_that_never_come_through_end(clock: ManualClo
     memory = BusyBucket()
     process = await Process(memory, clock).start()
     ownership = await process.claim()
-    with pytest.raises(OwnedElsewhereError, match=rf"{ABOUT}one \(/data\) claims it at the same time"):
+    with pytest.raises(OwnedElsewhereError, match=rf"{ABOUT}one \(/data\) is claiming it at the same time"):
         await process.claim()
     known = read_folder_claim(process.files, FOLDER)
     assert known is not None

@@ -46,12 +46,12 @@ def test_nothing_may_stand_where_it_is_asked_for() -> None:
 @table(
     ("content", "words"),
     [
-        (b"", "no object in JSON"),
-        (b"\xff", "no object in JSON"),
+        (b"", "not a JSON object"),
+        (b"\xff", "not a JSON object"),
         (b"[]", r"it is \[\]; it must be an object"),
-        (b"[" * 60_000, "nested too deeply|no object in JSON"),
+        (b"[" * 60_000, "nested too deeply|not a JSON object"),
         (b"{}", "format_version is missing"),
-        (b'{"format_version": true}', "format_version is True; it must be a whole number from 0 on"),
+        (b'{"format_version": true}', "format_version is True; it must be a whole number of at least 0"),
         (b'{"format_version": 2}', "in format 2; this version knows format 1 only"),
         (b" " * (SIZE_BYTES_MAX + 1), f"has {SIZE_BYTES_MAX + 1} bytes; it must have at most {SIZE_BYTES_MAX}"),
     ],
@@ -64,10 +64,10 @@ def test_what_is_no_object_is_refused(content: bytes, words: str) -> None:
 @table(
     ("method", "options", "wrong", "words"),
     [
-        ("number", {}, 1.0, "a whole number from 0 on"),
-        ("number", {}, -1, "a whole number from 0 on"),
-        ("number", {}, 2**63, "a whole number from 0 on"),
-        ("number", {"least": 1}, 0, "a whole number from 1 on"),
+        ("number", {}, 1.0, "a whole number of at least 0"),
+        ("number", {}, -1, "a whole number of at least 0"),
+        ("number", {}, 2**63, "a whole number of at least 0"),
+        ("number", {"least": 1}, 0, "a whole number of at least 1"),
         ("seconds", {"least": 1, "most": 600}, 0.5, "a number of seconds from 1 to 600"),
         ("seconds", {"least": 1, "most": 600}, float("nan"), "a number of seconds from 1 to 600"),
         ("seconds", {"least": 1, "most": 600}, True, "a number of seconds from 1 to 600"),
@@ -99,7 +99,7 @@ def test_a_field_that_is_missing_or_not_known_is_named() -> None:
         decoded().text("a")
     fields = decoded(b=1, c=2)
     fields.number("c")
-    with pytest.raises(ValueError, match="b is no field that this version knows"):
+    with pytest.raises(ValueError, match="b is not a field that this version knows"):
         fields.end()
 
 

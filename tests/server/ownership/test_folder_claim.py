@@ -77,12 +77,12 @@ GOOD: dict[str, Any] = {"format_version": 1, "claimed": str(A), "claiming": [], 
 @table(
     ("content", "words"),
     [
-        (b"", "no object in JSON"),
+        (b"", "not a JSON object"),
         (json.dumps({**GOOD, "format_version": 2}).encode(), "in format 2; this version knows format 1 only"),
         (json.dumps({**GOOD, "claimed": 1}).encode(), "claimed is 1; it must be a UUID"),
         (json.dumps({**GOOD, "claiming": [1]}).encode(), "claiming is .*; it must be a list of at most 64 UUIDs"),
         (json.dumps({**GOOD, "restored_from": 1}).encode(), "restored_from is 1; it must be a text"),
-        (json.dumps({**GOOD, "other": 1}).encode(), "other is no field"),
+        (json.dumps({**GOOD, "other": 1}).encode(), "other is not a field"),
         (b" " * 70_000, "bytes; it must have at most"),
     ],
 )
@@ -90,5 +90,5 @@ def test_a_file_that_cannot_be_read_is_named_with_what_is_wrong(content: bytes, 
     files = MemoryFileSystem()
     write_folder_claim(files, FOLDER, FolderClaim(A))
     files.replace_content(FOLDER / CLAIM_NAME, content)
-    with pytest.raises(ConfigurationError, match=f"{FOLDER / CLAIM_NAME}: does not tell whether .*{words}"):
+    with pytest.raises(ConfigurationError, match=f"{FOLDER / CLAIM_NAME}: does not show whether .*{words}"):
         read_folder_claim(files, FOLDER)

@@ -283,7 +283,7 @@ async def test_a_process_whose_lease_was_ended_learns_by_whom(
     assert process.lease.statistics().is_fenced
     key = lease_key(process.lease.worker.worker_id)
     assert str(error) == (
-        f"{URL}: the server one (/data) must end: two (/data) has taken over ({key}); what is in its folder may be"
+        f"{URL}: the server one (/data) must end: two (/data) has taken over ({key}); the data in its folder may be"
         " superseded"
     )
     assert "server fenced" in caplog.text
@@ -298,9 +298,9 @@ async def test_a_process_whose_lease_was_ended_learns_by_whom(
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (None, "another server has ended its lease, or somebody has deleted it"),
-        (b"?", "another server has ended its lease, or somebody has deleted it"),
-        (b"lease", "something else is stored as its lease"),
+        (None, "another server ended its lease, or somebody deleted it"),
+        (b"?", "another server ended its lease, or somebody deleted it"),
+        (b"lease", "its lease was overwritten"),
     ],
 )
 async def test_a_lease_that_is_gone_or_another_one_ends_its_owner(

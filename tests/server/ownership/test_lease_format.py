@@ -69,11 +69,11 @@ def test_a_lease_of_an_older_version_has_no_epoch() -> None:
     [
         (b'"pid": 1', b'"pid": -1', "pid is -1; it must be a whole number"),
         (b'"renewals": 0', b'"other": 0', "renewals is missing"),
-        (b'"renewals": 0', b'"renewals": 0, "other": 0', "other is no field"),
+        (b'"renewals": 0', b'"renewals": 0, "other": 0', "other is not a field"),
         (b'"lease_s": 12.0', b'"lease_s": 0', "lease_s is 0; it must be a number of seconds from 1 to 600"),
         (b'"ended_by": null', b'"ended_by": {}', r"ended_by\.worker_id is missing"),
         (b'"format_version": 1', b'"format_version": 2', "it is in format 2; this version knows format 1 only"),
-        (b"{", b"", "it is no object in JSON"),
+        (b"{", b"", "it is not a JSON object"),
     ],
 )
 @pytest.mark.asyncio

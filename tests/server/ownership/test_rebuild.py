@@ -260,7 +260,7 @@ async def test_a_start_with_a_local_log_does_not_take_the_place_of_one_in_the_st
     del memory.objects[KEY]
     other = await Process(memory, clock, host="two").start()
     with pytest.raises(
-        UnsupportedStoreError, match="holds no manifest, and the log of a server: start it with --log object"
+        UnsupportedStoreError, match="contains a log but no manifest: start the server with --log object"
     ):
         await other.claim()
     assert KEY not in memory.objects
