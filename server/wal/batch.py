@@ -1,4 +1,4 @@
-"""The bytes of batches and file headers: pure encoding and decoding, over codecs derived from their declaration.
+"""Pure encoding and decoding of batches and file headers, with codecs derived from their declaration.
 
 The format is declared in `millrace.wire.schema.log`. Nothing here reads a file, a clock or a random number.
 """
@@ -59,7 +59,7 @@ SALT_OFFSET: Final = 24
 """Offset of the salt in a batch header; a search for batches searches for the salt."""
 
 _JOINED_SIZE_BYTES_MAX: Final = 256 * KIB
-"""Up to here frames are copied into one piece (under 10 us), which saves a checksum call and an iovec for each."""
+"""Frames up to this size are copied into one piece (under 10 us), which saves a checksum call and an iovec for each."""
 _PIECE_SIZE_BYTES_MIN: Final = 32 * KIB
 """Frames at least this large are never copied."""
 
@@ -69,7 +69,7 @@ assert RUN_ENTRY_SIZE_BYTES == 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """What the first block of a log file says, or the first bytes of an object of the log."""
+    """The first block of a log file, or the first bytes of a log object."""
 
     version: int = LOG_FILE_VERSION
     recycled: bool = False
@@ -91,7 +91,7 @@ class EncodedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """A batch found in a file; its fields are as stored, its checksums verified as its maker says."""
+    """A batch found in a file, with fields as stored; which checksums are verified depends on the decoder."""
 
     offset: int
     size: int
@@ -104,12 +104,12 @@ class Batch:
 
     @property
     def end(self) -> int:
-        """Where the next batch starts."""
+        """The offset of the next batch."""
         return aligned(self.offset + self.size)
 
 
 def aligned(offset: int) -> int:
-    """Return the first place at or after `offset` where a batch may start."""
+    """Return the first offset at or after `offset` where a batch may start."""
     return (offset + BATCH_ALIGNMENT_BYTES - 1) & -BATCH_ALIGNMENT_BYTES
 
 
@@ -135,9 +135,9 @@ def encode_object_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(block: Buffer) -> FileHeader | None:
-    """Return the header that a file or an object begins with, or None if it is not one (any more).
+    """Decode the header of a file or an object; None if it is not valid (any more).
 
-    The version is returned unchecked: in every version, magic and checksum are where they are now.
+    The version is returned unchecked: magic and checksum have the same place in every version.
     """
     if len(block) < _FILE_HEADER_CHECKSUM_END + 4:
         return None
@@ -201,7 +201,7 @@ def encode_batch(
 
 
 def decode_batch(data: memoryview, offset: int, salt: int | None) -> Batch | None:
-    """Return the batch that starts at `offset` if it is whole: magic, salt (unless None) and checksum hold."""
+    """Return the batch that starts at `offset` if it is whole: magic, salt (unless None) and checksum are valid."""
     if offset + BATCH_HEADER_SIZE_BYTES > len(data):
         return None
     magic, size, checksum, _, sequence, found_salt, previous_checksum, run_count, wall_time_us, _ = _HEADER.unpack_from(
@@ -221,8 +221,8 @@ def decode_batch(data: memoryview, offset: int, salt: int | None) -> Batch | Non
 def decode_damaged_batch(data: memoryview, offset: int, salt: int | None) -> Batch | None:
     """Return the batch at `offset` if at least its run table is intact.
 
-    The size is the one that the table adds up to, and the checksum the one that these bytes have, which is the true one
-    if the damage is in magic, size or checksum. Frames that extend past the end of `data` are the caller's to notice.
+    The size is the sum from the table, and the checksum is computed from these bytes, which is the true one if the
+    damage is in magic, size or checksum. The caller has to check for frames that extend past the end of `data`.
     """
     if offset + BATCH_HEADER_SIZE_BYTES > len(data):
         return None
@@ -247,9 +247,9 @@ def decode_damaged_batch(data: memoryview, offset: int, salt: int | None) -> Bat
 
 
 def decode_runs(data: memoryview, batch: Batch) -> list[tuple[AppendRun, int]]:
-    """Return the runs of a batch whose run table is intact, each with the size that the table gives its frames.
+    """Return the runs of a batch whose run table is intact, each with the size of its frames according to the table.
 
-    Frames are views of `data`; they are shorter than that size only where a damaged batch extends past its end.
+    Frames are views of `data`; they are shorter than that size only if a damaged batch extends past its end.
     """
     position = batch.offset + BATCH_HEADER_SIZE_BYTES + RUN_ENTRY_SIZE_BYTES * batch.run_count
     runs = []
@@ -269,10 +269,10 @@ def decode_runs(data: memoryview, batch: Batch) -> list[tuple[AppendRun, int]]:
 
 
 def salvage_runs(data: memoryview, batch: Batch) -> tuple[list[AppendRun], tuple[tuple[int, int, int], ...]]:
-    """Take from a damaged batch whose run table is intact every run whose frames all match their own checksums.
+    """Salvage every run whose frames all match their checksums from a damaged batch whose run table is intact.
 
     Returns:
-        Those runs, and of each other one its segment, its offset there, and its payload bytes.
+        The salvaged runs, and for each other run its segment, its offset there, and its payload bytes.
     """
     intact: list[AppendRun] = []
     lost: list[tuple[int, int, int]] = []
@@ -286,7 +286,7 @@ def salvage_runs(data: memoryview, batch: Batch) -> tuple[list[AppendRun], tuple
 
 
 def is_run_intact(run: AppendRun) -> bool:
-    """Return whether every frame of a run matches its own checksum; for damaged batches only, it walks all frames."""
+    """Return whether every frame of a run matches its own checksum. Walks all frames, so for damaged batches only."""
     frames = memoryview(run.frames)
     position = count = 0
     while position < len(frames):

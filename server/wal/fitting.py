@@ -1,7 +1,7 @@
-"""Sizes of log files that fit the volume.
+"""Log file sizes that fit the volume.
 
-A log needs two files: one is recycled while the other one is written. On a volume on which two files of the configured
-size would leave too little for tier 2, files have the smallest size that holds the largest run and the headroom.
+A log needs two files: one is recycled while the other is written. On a volume on which two files of the configured size
+would leave too little for tier 2, files have the smallest size that fits the largest run and the headroom.
 """
 
 import logging
@@ -20,26 +20,26 @@ from .options import FILES_COUNT_MIN, HEADROOM_BYTES_MIN, WalOptions, smallest_f
 logger = logging.getLogger(__name__)
 
 TIER2_BYTES_MIN: Final = 4 * MIB
-"""Room for chunks without which no volume is used."""
+"""Space for chunks; a volume with less is not used."""
 
 
 def needed_bytes(options: WalOptions, *, reserve_bytes: int, has_tier2: bool) -> int:
-    """Return the room that a server needs on the volume of its log: two log files, reserve, some chunks."""
+    """Return the space that a server needs on the volume of its log: two log files, reserve, some chunks."""
     return FILES_COUNT_MIN * options.file_size_bytes_min + reserve_bytes + (TIER2_BYTES_MIN if has_tier2 else 0)
 
 
 def fitted(options: WalOptions, room: DiskRoom, directory: Path, *, log_bytes: int) -> WalOptions:
-    """Return options whose log files fit the volume: those given, or with smaller files.
+    """Return options whose log files fit the volume: the given ones, or with smaller files.
 
     Args:
         options: as configured.
         room: of the volume.
         directory: of the log; its volume is measured.
-        log_bytes: of the log files that exist, 0 for a new log.
+        log_bytes: of the existing log files, 0 for a new log.
 
     Raises:
-        NoSpaceError: a new log would not fit; it names the settings. A log that exists is always opened: what it holds
-            can be read, and truncated.
+        NoSpaceError: a new log would not fit; the error names the settings. An existing log is always opened, so that
+            its content can be read, and truncated.
     """
     reserve_bytes = room.reserve_bytes
     bytes_there = room.left_bytes(directory) + log_bytes
@@ -49,7 +49,7 @@ def fitted(options: WalOptions, room: DiskRoom, directory: Path, *, log_bytes: i
     needed = needed_bytes(options, reserve_bytes=reserve_bytes, has_tier2=room.has_tier2)
     if bytes_there < needed and not log_bytes:
         raise NoSpaceError(
-            f"the volume has room for {_mib(bytes_there)}, and {_mib(needed)} are needed: two log files of "
+            f"the volume has space for {_mib(bytes_there)}, but {_mib(needed)} are needed: two log files of "
             f"{_mib(options.file_size_bytes_min)}, which hold wal.run_size_bytes_max, "
             f"{exact_size(options.run_size_bytes_max)}, and wal.headroom_bytes, {exact_size(options.headroom_bytes)}; "
             f"and {_mib(needed - FILES_COUNT_MIN * options.file_size_bytes_min)} for checkpoints and chunks. "
@@ -65,7 +65,7 @@ def fitted(options: WalOptions, room: DiskRoom, directory: Path, *, log_bytes: i
 
 
 def _smaller(surplus_bytes: int, options: WalOptions) -> str:
-    """Return values of the settings that fit, as they continue the advice; empty if there are none."""
+    """Return settings that fit, as a continuation of the advice; empty if none do."""
     file_size_bytes = options.file_size_bytes_min + surplus_bytes // FILES_COUNT_MIN
     unit = MIB if file_size_bytes > 4 * MIB else KIB
     half = (file_size_bytes - 2 * LOG_FILE_HEADER_BLOCK_BYTES) // 2 // unit * unit

@@ -1,4 +1,4 @@
-"""The write-ahead log of one container in files, as the event loop sees it."""
+"""The write-ahead log of one container in files, as the event loop uses it."""
 
 import asyncio
 import logging
@@ -34,14 +34,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalStatistics(LogStatistics):
-    """What a log in files is doing."""
+    """Statistics of a log in files."""
 
     full_files: int
     spare_files: int
 
 
 class Wal:
-    """A `Log` in preallocated files, each used again when it is no longer needed."""
+    """A `Log` in preallocated files, which are recycled when they are no longer needed."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Wal:
 
         Args:
             files: the file system.
-            directory: the folder of this log alone; made if missing.
+            directory: folder of this log only; created if missing.
             options: sizes and bounds.
             clock: gives the wall time of each batch.
-            owner: whose log it is; stored in each file, and checked when it is recovered.
+            owner: of the log; stored in each file, and checked at recovery.
             metrics: where to count.
-            room: of the volume of the folder; None if the log may take all of it.
-            threads: where its two threads come from.
+            room: of the volume of the folder; None if the log may use all of it.
+            threads: creates its two threads.
         """
         self._room = room or DiskRoom(files)
         self._threads = threads
@@ -80,14 +80,14 @@ class Wal:
         self._recovery: Recovery | None = None
         self._pool = self._make_pool()
         self._writer: LogWriter | None = None
-        # Runs that wait for others of this turn of the loop. Whether the loop may write them itself at the end of the
-        # turn, if only such come that belong to them.
+        # Runs that wait for others of this turn of the loop; and whether the loop may write them itself at the end of
+        # the turn, if all that follow belong to them.
         self._gathered: list[AppendRun] = []
         self._is_lone = False
-        # How many runs the last turn had that gathered them to its end.
+        # Number of runs in the last turn that gathered runs to its end.
         self._turn_count = 0
         self._inline_sync = InlineSyncPolicy()
-        # These are there from `start` on.
+        # Set from `start` on.
         self._loop: asyncio.AbstractEventLoop
         self._bell: Wakeup
         self._stopped: asyncio.Future[None]
@@ -98,7 +98,7 @@ class Wal:
         self._failure: BaseException | None = None
         self._durable_sequence = 0
         self._queued_bytes = 0
-        # The most that queued runs may occupy, and the largest of them since the queue was last empty.
+        # The most space that queued runs may occupy, and the largest of them since the queue was last empty.
         self._promised_bytes = 0
         self._largest_promise_bytes = 0
         # The state of the files as of the last batch handed back, so that a run in between is never counted twice.
@@ -124,7 +124,7 @@ class Wal:
 
     @property
     def report(self) -> RecoveryReport:
-        """What `recover` found; once it is exhausted."""
+        """The result of `recover`, once it is exhausted."""
         assert self._recovery is not None, "recover was not exhausted"
         return self._recovery.report
 
@@ -140,26 +140,26 @@ class Wal:
 
     @property
     def run_size_bytes_max(self) -> int:
-        """The largest run that the log takes."""
+        """The largest run that the log accepts."""
         return self._options.run_size_bytes_max
 
     @property
     def fullness(self) -> float:
-        """Which part is needed of the files that can be recycled: all for which there is room, but the active one."""
+        """The used part of the recyclable files: all files that fit, except the active one."""
         return self._pool.fullness
 
     def reclaimable_bytes(self, sequence: int) -> int:
-        """Return the bytes of the full files that `recycle` would release; the one being written to never is."""
+        """Return the bytes of the full files that `recycle` would release; the active file is never released."""
         return self._pool.recyclable_count(self._last_not_needed(sequence)) * self._options.file_size_bytes
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of all files that there may be."""
+        """Size of all files that are allowed, in bytes."""
         return self._options.files_max * self._options.file_size_bytes
 
     @property
     def refusal(self) -> str | None:
-        """Why appends should be refused now, or None."""
+        """Why appends should be rejected now, or None."""
         if not self._is_open:
             return "the log is closed"
         options = self._options
@@ -209,16 +209,17 @@ class Wal:
         self._inline_sync.share()
 
     def recycle(self, sequence: int) -> None:
-        """Say that batches up to that sequence are no longer needed: whole files of them are used again."""
-        assert sequence <= self._durable_sequence, "only what is durable can be done with"
+        """Mark batches up to that sequence as no longer needed: whole files of them are recycled."""
+        assert sequence <= self._durable_sequence, "only durable batches can be recycled"
         self._pool.recycle(self._last_not_needed(sequence))
 
     def _last_not_needed(self, sequence: int) -> int:
-        # The file with the last batch stays, also when the next one is begun: a log without that batch has lost it.
+        # The file with the last batch stays even when the next one is begun: without that batch the log would look
+        # damaged.
         return min(sequence, self._durable_sequence - 1)
 
     def statistics(self) -> WalStatistics:
-        """Return what the log is doing. Cheap; also when closed."""
+        """Return the statistics of the log. Cheap; also when closed."""
         since_s = self._writer.writing_since_s if self._writer is not None else None
         return WalStatistics(
             durable_sequence=self._durable_sequence,
@@ -265,7 +266,7 @@ class Wal:
         self._writer.start()
 
     async def close(self) -> None:
-        """Write what is queued and end, see `Log`."""
+        """Write the queued runs and close, see `Log`."""
         if self._writer is None:
             return
         if self._closing is None:
@@ -281,22 +282,22 @@ class Wal:
         await self._stopped
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._bell.descriptor)
-        # A spare may just be being filled: that can take as long as the disk likes.
+        # A spare may be being filled, which takes as long as the disk needs.
         await loop.run_in_executor(None, writer.close)
         await loop.run_in_executor(None, self._pool.close)
         self._bell.close()
 
     def _fits(self, cost: int, *, reserve: int) -> bool:
-        """Return whether that much more can be promised, in whatever way the runs fall into files."""
+        """Return whether that much more can be promised, however the runs are spread over files."""
         active_room = self._active_room_bytes
         rest = self._promised_bytes + cost + reserve
         if rest <= active_room:
             return True
         unused_count = self._pool.unused_files(self._taken_count)
         if unused_count and rest <= self._options.file_room_bytes:
-            return True  # whatever does not fit in the active file fits in the next one
-        # Each file may be left with a gap in which the next run did not fit, smaller than the largest of them. One
-        # control record may need all of the reserve.
+            return True  # a run that does not fit in the active file fits in the next one
+        # Each file may be left with a gap in which the next run did not fit, smaller than the largest run. One control
+        # record may need all of the reserve.
         waste = max(cost, reserve, self._largest_promise_bytes)
         whole = unused_count * max(0, self._options.file_room_bytes - waste)
         return rest <= max(0, active_room - waste) + whole
@@ -308,15 +309,15 @@ class Wal:
         )  # fmt: skip
 
     def _hand_over(self, writer: LogWriter) -> None:
-        """Leave to the thread what was gathered, all at once."""
+        """Hand all gathered runs to the thread at once."""
         if self._gathered:
             runs, self._gathered = self._gathered, []
             writer.submit_together(runs)
 
     def _end_turn(self, writer: LogWriter) -> None:
-        """Have what was gathered written; write it here if it is alone, and may be."""
+        """Write the gathered runs; in the loop itself if they are alone, and the policy allows it."""
         self._turn_count = len(self._gathered)
-        # Whoever came after the first run may have been another peer.
+        # Runs after the first may come from another peer.
         is_lone = (
             self._is_lone
             and self._queued_bytes <= self._options.lone_size_bytes_max
@@ -324,12 +325,12 @@ class Wal:
         )
         if not is_lone:
             self._hand_over(writer)
-        elif self._gathered:  # else the thread has it
+        elif self._gathered:  # otherwise the thread has it
             runs, self._gathered = self._gathered, []
             self._write_lone(writer, runs)
 
     def _write_lone(self, writer: LogWriter, runs: list[AppendRun]) -> None:
-        """Write what is alone at the end of the loop's turn."""
+        """Write a batch that is alone at the end of the loop's turn."""
         try:
             batch = writer.write_lone(runs)
         except LogFailedError:
@@ -350,9 +351,9 @@ class Wal:
             self._bell.ring()
 
     def _on_bell(self) -> None:
-        """Take what the log thread handed over."""
+        """Process the batches that the log thread has finished."""
         self._bell.clear()
-        # Before the queue is emptied, so that what is delivered after the last check rings again.
+        # Clear the flag before emptying the queue, so that a batch delivered after the last check rings again.
         self._is_rung = False
         deliveries = self._deliveries
         while deliveries:

@@ -1,10 +1,10 @@
-"""The small file that names the newest log file, so that the loss of log files is noticed.
+"""The log head: a small file that names the newest log file, so that missing log files are detected.
 
-A log whose last files are gone looks like a shorter log, and would give out again what it has acknowledged. So each log
-file is named here, durably, before the first batch is written to it, and recovery holds the files that it finds against
-that. The layout, and what a crash can leave, are in `millrace.wire.schema.newest`.
+A log whose last files are missing looks like a shorter log, and would assign sequences again that it has acknowledged.
+So each log file is named here, durably, before the first batch is written to it, and recovery checks the files against
+that name. The layout, and the possible states after a crash, are in `millrace.wire.schema.newest`.
 
-What cannot be noticed: that a log file, or all of them and this one, were replaced by an older image of the same use.
+Not detected: a log file, or all of them and this one, replaced by an older image of the same use.
 """
 
 from contextlib import closing
@@ -26,7 +26,7 @@ _SLOT: Final = Codec(NewestSlot, name="NewestSlot")
 
 
 class FileUse(NamedTuple):
-    """One use of a log file: its number, and the salt that it has in this use."""
+    """One use of a log file: its number, and its salt in this use."""
 
     number: int
     salt: int
@@ -34,9 +34,9 @@ class FileUse(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """What the small file says."""
+    """The content of the log head."""
 
-    # What each slot names, None where that cannot be read or was never written; empty if there is no file.
+    # The file named by each slot, None if the slot is unreadable or was never written; empty if the head is missing.
     slots: tuple[FileUse | None, ...]
 
     @property
@@ -46,20 +46,20 @@ class LogHead:
 
 
 class LogHeadFile:
-    """The small file, open for as long as its log is. Blocking; for one thread at a time."""
+    """The log head file, open as long as its log is. Blocking; for one thread at a time."""
 
     def __init__(self, file: File) -> None:
-        """Take the file, and make durable what it says: it may have been read from the cache of the system only."""
+        """Take the file, and sync its content, which may have been read from the page cache only."""
         self._file = file
         self._newest = _read(file)
         if self._newest.named is not None:
             self._write(self._newest.named, slot=self._newest.slots.index(self._newest.named))
 
     def name(self, use: FileUse) -> None:
-        """Name a log file durably, unless it or a newer one is named.
+        """Name a log file durably, unless it or a newer one is named already.
 
         Raises:
-            OSError: which one is named is not known. Nothing may be written to the log file.
+            OSError: it is unknown which file is named. Nothing may be written to the log file.
         """
         named = self._newest.named
         if named is not None and named.number >= use.number:
@@ -77,10 +77,10 @@ class LogHeadFile:
 
 
 def open_log_head(files: FileSystem, directory: Path, use: FileUse) -> LogHeadFile:
-    """Open the small file of the log in a folder, or make it, and name a log file in it. Blocks.
+    """Open or create the log head in a folder, and name a log file in it. Blocks.
 
     Raises:
-        NoSpaceError, OSError: it could not be done.
+        NoSpaceError, OSError: the file could not be written.
     """
     path = directory / NEWEST_NAME
     if not files.exists(path):
@@ -101,7 +101,7 @@ def open_log_head(files: FileSystem, directory: Path, use: FileUse) -> LogHeadFi
 
 
 def read_log_head(files: FileSystem, directory: Path) -> LogHead:
-    """Return what the small file of the log in a folder says. Blocks."""
+    """Read the log head in a folder. Blocks."""
     path = directory / NEWEST_NAME
     if not files.exists(path):
         return LogHead(())
@@ -116,7 +116,7 @@ def encode_slot(use: FileUse) -> bytes:
 
 
 def decode_slot(slot: bytes) -> FileUse | None:
-    """Return what a slot names, or None if it names nothing."""
+    """Return the file that a slot names, or None if the slot is not valid."""
     try:
         number, salt, checksum = _SLOT.unpack(slot)
     except CodecError:
@@ -125,7 +125,7 @@ def decode_slot(slot: bytes) -> FileUse | None:
 
 
 def log_head_of(data: bytes) -> LogHead:
-    """Return what the content of the small file says."""
+    """Decode the content of the log head."""
     return LogHead((decode_slot(data[:NEWEST_SLOT_SIZE_BYTES]), decode_slot(data[NEWEST_SLOT_SIZE_BYTES:])))
 
 

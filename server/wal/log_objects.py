@@ -6,13 +6,13 @@
                     sequence floor the last batch that the writer had acknowledged when it made the object
     64   the rest   one batch, as in a file (`millrace.wire.schema.log`)
 
-A **fence** is an object with such a name that is a header with the flag LOG_FILE_FENCE and nothing else. It ends its
-epoch: batches of that epoch from its sequence on were never acknowledged, and never will be, since their writer
+A **fence** is an object with such a name that consists of a header with the flag LOG_FILE_FENCE only. It ends its
+epoch: batches of that epoch from its sequence on were never acknowledged, and never will be, because their writer
 acknowledges in order, and this name is taken. Its sequence floor is the last batch of the epoch, and its salt 0, so
-that all who put it put the same bytes.
+that every server puts the same bytes.
 
-Names and contents are never used again: each object is created once with put-if-absent, and stays as it is until it is
-deleted. Fences are never deleted, since a writer that stood still may try the same name after any time.
+Names are never reused: each object is created once with put-if-absent, and stays unchanged until it is deleted. Fences
+are never deleted, since a stalled writer may try the same name at any later time.
 """
 
 import re
@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"(\d{8})/(\d{16})")
 
 
 class LogPoint(NamedTuple):
-    """Where in a log an object is."""
+    """The position of an object in a log."""
 
     epoch: int
     sequence: int
@@ -53,13 +53,13 @@ class LogPoint(NamedTuple):
 
 
 def parse_log_name(name: str) -> LogPoint | None:
-    """Return where the object with a name is, or None if that is not one of a log."""
+    """Parse the name of a log object; None if it is not one."""
     match = _NAME.fullmatch(name)
     return LogPoint(int(match[1]), int(match[2])) if match else None
 
 
 def is_fence_size(size: int) -> bool:
-    """Return whether an object of that size is a fence: one with a batch is larger."""
+    """Return whether an object of that size is a fence: an object with a batch is larger."""
     return size <= LOG_FILE_HEADER_SIZE_BYTES
 
 
@@ -69,7 +69,7 @@ class LogObject:
 
     Attributes:
         data: all of it.
-        header: None if it is not the one that was written.
+        header: None if it is damaged.
         batch: whole; None in a fence, or if it is damaged.
     """
 
@@ -122,10 +122,10 @@ def encode_fence(point: LogPoint, *, owner: LogOwner) -> bytes:
 
 
 def decode_log_object(content: Buffer, point: LogPoint, *, owner: LogOwner | None, place: str) -> LogObject:
-    """Return what an object holds, as far as it is what was written there.
+    """Decode an object as far as it is intact.
 
     Args:
-        owner: whose it must be, None if that does not matter.
+        owner: the expected owner, None for any.
         place: its key, for errors.
 
     Raises:

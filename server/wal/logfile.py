@@ -16,9 +16,9 @@ logger = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"wal-(\d{16})\.log")
 
 PREPARING_SUFFIX: Final = ".preparing"
-"""Ends the name of a file that is not yet, or no longer, part of the log."""
+"""Suffix of a file that is not yet, or no longer, part of the log."""
 DAMAGED_SUFFIX: Final = ".damaged"
-"""Ends the name of a damaged file that the log no longer needs, and that is kept as evidence."""
+"""Suffix of a damaged file that the log no longer needs, and that is kept as evidence."""
 
 
 def log_file_name(number: int) -> str:
@@ -33,7 +33,7 @@ def log_file_number(name: str) -> int | None:
 
 
 def close_file(file: Closable, path: Path) -> None:
-    """Close a file of the log. An error is only told: what was not synced was never reported as stored."""
+    """Close a file of the log. An error is only logged: unsynced bytes were never reported as stored."""
     try:
         file.close()
     except OSError as error:
@@ -49,22 +49,22 @@ class LogFile:
     salt: int
     file: File
     size_bytes: int
-    # Where the next batch starts.
+    # Offset of the next batch.
     end: int
-    # Sequence of the last batch in the file, 0 while there is none.
+    # Sequence of the last batch in the file, 0 if it has none.
     last_sequence: int = 0
     # Recovery found damage: the file is never recycled or removed.
     is_damaged: bool = False
 
     @property
     def room_bytes(self) -> int:
-        """How many bytes of batches still fit."""
+        """Free space for batches, in bytes."""
         return self.size_bytes - self.end
 
     def append(self, pieces: Sequence[Buffer], *, size: int, sequence: int) -> None:
-        """Write one batch after the last and return when it is on the disk.
+        """Write one batch after the last, and return when it is durable.
 
-        After an error the file must not be written again: what it holds is unknown until it is recovered.
+        After an error the file must not be written again: its content is unknown until it is recovered.
         """
         assert size <= self.room_bytes, "a batch never spans files"
         self.file.pwritev(pieces, self.end)

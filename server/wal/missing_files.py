@@ -1,14 +1,14 @@
-"""Log files that are gone or emptied, though the name of the newest one says what there must be.
+"""Detects log files that are missing or emptied, by comparison with the log head.
 
-Files that are gone from the end of a log leave no gap. So the files are held against the name of the newest one (see
-`log_head`); the first row that applies says what happened:
+Files missing at the end of a log leave no gap. So the files are compared with the newest file named in the log head
+(see `log_head`); the first row that applies says what happened:
 
-    the name is gone, but not the files      nothing of the log is lost, but its name is damaged
-    no file, and the name is damaged         corrupt: what the log held is not known
-    a newer one has batches                  nothing of the log is lost, but its name is damaged
-    the newest one is gone                   corrupt: what it held is not known
-    another use of the newest one            the same
-    it was emptied, or one before it         the same, if no newer one has batches
+    the head is missing, but not the files   nothing of the log is lost, but its head is damaged
+    no file, and the head is damaged         corrupt: the content of the log is unknown
+    a newer file has batches                 nothing of the log is lost, but its head is damaged
+    the newest file is missing               corrupt: its content is unknown
+    another use of the newest file           the same
+    it was emptied, or a file before it      the same, if no newer file has batches
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from .report import Damage, FoundFile
 
 
 def find_missing(found: Sequence[FoundFile], newest: LogHead, *, next_sequence: int) -> Iterator[Damage]:
-    """Yield the damage that the name of the newest file proves, and mark the files concerned.
+    """Yield the damage that the log head proves, and mark the files concerned.
 
     Args:
         found: all files of the log, wholly read.
-        newest: what the small file says.
-        next_sequence: the first sequence that no file holds: what is lost starts there.
+        newest: the content of the log head.
+        next_sequence: the first sequence that no file has: the loss starts there.
     """
     named = newest.named
     last_number = max((file.number for file in found if file.last_sequence), default=0)
@@ -32,13 +32,13 @@ def find_missing(found: Sequence[FoundFile], newest: LogHead, *, next_sequence: 
         if found and (newest.slots or last_number):
             yield _wrong_name("the newest log file is not named")
         elif newest.slots:
-            yield _lost_end(NEWEST_NAME, "there is no log file, though there was one", next_sequence)
+            yield _lost_end(NEWEST_NAME, "all log files are missing", next_sequence)
         return
     if last_number > named.number:
         yield _wrong_name(f"file {named.number} is named as the newest, not file {last_number}")
         return
     if named.number not in [file.number for file in found]:
-        yield _lost_end(log_file_name(named.number), "this file is missing, the newest of the log", next_sequence)
+        yield _lost_end(log_file_name(named.number), "the newest log file is missing", next_sequence)
     for file in found:
         reason = _lost_content(file, named, last_number=last_number)
         if reason:
@@ -49,9 +49,9 @@ def find_missing(found: Sequence[FoundFile], newest: LogHead, *, next_sequence: 
 def missing_between(
     found: Sequence[FoundFile], one: FoundFile, other: FoundFile, *, lost: tuple[int, int]
 ) -> Damage | None:
-    """Return the damage if files between two are missing, which held these sequences, first and last; else None.
+    """Return the damage if files between two are missing that had these sequences, first and last; else None.
 
-    That a number is missing says nothing alone: a file that could not be made ready leaves its number unused.
+    A gap in the numbers alone proves nothing: a file that could not be prepared leaves its number unused.
     """
     there = {file.number for file in found}
     names = [log_file_name(number) for number in range(one.number + 1, other.number) if number not in there]
@@ -90,12 +90,13 @@ def _lost_end(place: str, reason: str, next_sequence: int) -> Damage:
 
 
 def _lost_content(file: FoundFile, named: FileUse, *, last_number: int) -> str:
-    """Return why a file, of which all up to the named one were written, lacks batches; empty if nothing says so.
+    """Return why a file lacks batches, given that all files up to the named one were written; empty if it lacks none.
 
     Args:
-        last_number: of the newest file that has batches. What one before it held is told as a gap between sequences.
+        last_number: of the newest file that has batches. Missing content of an earlier file is reported as a gap in the
+            sequences.
     """
     if file.number == named.number and file.salt not in (None, named.salt):
-        return "another use of this file was the newest of the log"
+        return "the head names another use of this file"
     is_emptied = not file.last_sequence and (file.header is None or file.number < named.number)
-    return "the batches of this file are gone" if is_emptied and last_number < file.number <= named.number else ""
+    return "the batches of this file are missing" if is_emptied and last_number < file.number <= named.number else ""

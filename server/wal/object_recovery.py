@@ -1,35 +1,36 @@
-"""Reading a log in an object store back, and closing the epochs of earlier owners.
+"""Recovers a log in an object store, and closes the epochs of earlier owners.
 
 Theory. A claim of the container adds its epoch to those in the manifest before it looks at the log. Each of these
 epochs is then read in order, from the first batch that is needed, and closed with a fence at the first sequence that
 has no object. The fence and a batch of the earlier owner compete for one name, by put-if-absent: either the batch was
-there first, and is part of the log, or the fence is, and the batch can never be acknowledged. So what this reads is all
-that was and will be acknowledged in these epochs. The next epoch continues with the sequence of the fence.
+there first, and is part of the log, or the fence is, and the batch can never be acknowledged. So recovery reads all
+batches that were or will be acknowledged in these epochs. The next epoch continues with the sequence of the fence.
 
-An epoch in which acknowledged batches are missing at the end gets no fence, so that they can be put back: their names
-stay free. Which they are is known from outside, from the manifest and the lease of the last owner.
+An epoch whose last acknowledged batches are missing gets no fence, so that an operator can put them back: their names
+stay free. The manifest and the lease of the last owner show which batches were acknowledged.
 
-An earlier owner had several puts under way, so objects may follow the first gap. Whether something is missing there is
-decided by the first row that applies:
+An earlier owner had several puts under way, so objects may follow the first gap. The first row that applies decides
+whether something is missing there:
 
     a fence is at the gap, or before it                 the epoch had ended there
     a fence follows                                     corrupt: all before a fence was there when it was put
-    a batch follows that says the gap was acknowledged  corrupt
+    a batch follows that proves the gap acknowledged    corrupt
     batches follow                                      they were never acknowledged, and can be deleted
     no batch of a later epoch follows, and the gap is   corrupt: the newest objects are missing
     known to be acknowledged
     nothing follows                                     the end of the epoch
 
-A claimant that stood still while it read may have been superseded: what it has not read yet was deleted then, and its
-fence would take the name of a batch that was acknowledged. So once it has closed all others, it looks at its own epoch.
-Who comes later closes that one, too, before it deletes anything, and fences stay: if nothing is there, all is complete.
+A claimant that stalled during recovery may have been superseded: unread objects were deleted then, and its fence would
+take the name of a batch that was acknowledged. So once it has closed all others, it checks its own epoch. A later
+claimant closes that one, too, before it deletes anything, and fences stay: if the epoch has no object, recovery was
+complete.
 
-Its fence stays, too, and may have the name of a batch that was deleted. So a fence below the first batch that the
-manifest needs says nothing: each epoch that it names ends after that, since those that end before are dropped in the
-same change. From there on the lowest fence is the true one: no name before it is free.
+Fences stay, so a stale fence may have the name of a batch that was deleted. A fence below the first batch that the
+manifest needs therefore means nothing: each epoch that the manifest names ends after that batch, since epochs that end
+before are dropped in the same change. From there on the lowest fence is the true one: no name before it is free.
 
-The listing of the store tells what to read ahead, and what follows a gap. That a batch is the last one is never taken
-from it: the fence decides.
+The listing of the store only guides the read-ahead and shows what follows a gap. It never decides which batch is the
+last one: the fence does.
 """
 
 import asyncio
@@ -53,9 +54,9 @@ from .report import NOTHING_ACCEPTED, AcceptedLoss, Damage, LogOwner, RecoveredB
 logger = logging.getLogger(__name__)
 
 READS_COUNT_MAX: Final = 64
-"""Objects that are read at once,"""
+"""Objects that are read concurrently,"""
 READS_SIZE_BYTES_MAX: Final = 64 * MIB
-"""if they are not larger together than this, or there is only one."""
+"""as long as they are not larger together than this, or there is only one."""
 
 
 @dataclass(slots=True)
@@ -75,19 +76,19 @@ class ObjectRecovery:
 
     Args:
         prefix: of the keys of the log.
-        epochs: as the manifest names them, the oldest first. All but the last are closed.
-        from_sequence: the first batch that any start needs, as the manifest says.
+        epochs: as the manifest names them, oldest first. All but the last are closed.
+        from_sequence: the first batch that any start needs, according to the manifest.
         acknowledged: the last batch that is known to be acknowledged; 0 if none is.
-        owner: whose log it must be, None if that does not matter.
+        owner: the expected owner, None for any.
         closes: whether to put fences; without, nothing is changed, and the log may grow meanwhile.
-        create: puts fences, in place of `store.create`.
+        create: puts fences, instead of `store.create`.
 
     Attributes:
-        report: the outcome, once `batches` is exhausted, as are the following.
+        report: the outcome; valid, like all of the following, once `batches` is exhausted.
         last: the last batch; None if none was read.
-        objects: every batch of the log that is stored, in order: its point and its size.
-        garbage: names of objects that nobody will ever need.
-        is_begun: whether there are objects of the last epoch.
+        objects: every stored batch of the log, in order: its point and its size.
+        garbage: names of objects that no start will need.
+        is_begun: whether the last epoch has objects.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class ObjectRecovery:
         self._closes = closes
         self._listed: dict[int, _Epoch] = {}
         self._accepted = NOTHING_ACCEPTED
-        # The sequence that comes next, and the checksum that its batch remembers; None where that is not known.
+        # The next sequence, and the checksum that its batch remembers; None if unknown.
         self._position = self._from_sequence
         self._chain: int | None = None
         self._open_epochs: list[int] = []
@@ -125,13 +126,13 @@ class ObjectRecovery:
     async def batches(
         self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
     ) -> AsyncGenerator[RecoveredBatch | Damage, None]:
-        """Yield what the log holds from that sequence on, in order; what was salvaged from damage before it.
+        """Yield the content of the log from that sequence on, in order; salvaged runs come before the damage.
 
         See `Log.recover`. Safe to cancel: a fence that was put stays, as the epoch has ended anyway.
 
         Raises:
             FolderVersionError: an object was written by another version, or for another container or server.
-            StorageError: the store cannot be read, or takes no fence.
+            StorageError: the store cannot be read, or rejects a fence.
         """
         self._accepted = accepted
         await self._list()
@@ -153,15 +154,15 @@ class ObjectRecovery:
         self._conclude()
 
     async def close_epochs(self) -> None:
-        """Fence the epochs that were left open since acknowledged batches are missing: that loss is to be accepted.
+        """Fence the epochs that were left open because acknowledged batches are missing, to accept the loss.
 
         Raises:
-            StorageError: a batch is there now; or the store does not take the fence.
+            StorageError: a missing batch has appeared; or the store rejected the fence.
         """
         for number in self._open_epochs:
             point = LogPoint(number, self._position)
             if (found := await self._fence(point, self._listed[number])) is not None and not found.is_fence:
-                raise StorageError("was missing, and is there now; start over", subject=self._key(point))
+                raise StorageError("was missing, but exists now; start over", subject=self._key(point))
         self._open_epochs.clear()
 
     async def _has_objects(self, epoch: int) -> bool:
@@ -184,7 +185,7 @@ class ObjectRecovery:
                     epoch.fences.append(point.sequence)
 
     def _passed_over(self) -> Iterator[tuple[LogPoint, int]]:
-        """Yield the batches before the position, as listed: nobody reads them here, and the log still has them."""
+        """Yield the listed batches before the position: they are not read here, but still part of the log."""
         for number in self._epochs:
             epoch = self._listed.get(number, _Epoch())
             end = min([*epoch.fences, self._position])
@@ -204,7 +205,7 @@ class ObjectRecovery:
                 if found is None:
                     lost = await self._lost_until(point, epoch)
                     if lost is not None:
-                        reason = "objects of the log are missing, and later ones are there"
+                        reason = "objects of the log are missing before existing ones"
                         for damage in self._tell(self._gap(number, self._position, lost - 1, reason=reason)):
                             yield damage
                         self._position, self._chain = lost, None
@@ -237,23 +238,23 @@ class ObjectRecovery:
         return self._position <= self._acknowledged > self._accepted.sequence
 
     def _missing_end(self) -> Iterator[Damage]:
-        """Report the batches that are known to be acknowledged and follow the last one that is there."""
+        """Report the missing batches after the last stored one that are known to be acknowledged."""
         if not self._misses_acknowledged:
             return
         number = self._open_epochs[0] if self._open_epochs else self._epochs[0 if len(self._epochs) == 1 else -2]
-        reason = f"the log ends before it, and batch {self._acknowledged} was acknowledged"
+        reason = f"the log ends before it, but batch {self._acknowledged} was acknowledged"
         yield from self._tell(self._gap(number, self._position, self._acknowledged, reason=reason))
 
     async def _found(self, point: LogPoint, ahead: "_ReadAhead", epoch: _Epoch) -> LogObject | None:
-        """Return the object at a point, None if there is none as far as is known."""
+        """Return the object at a point, None if it is missing as far as is known."""
         if point.sequence in epoch.batches:
             content = await ahead.take(point.sequence)
             found = None if content is None else self._decoded(content, point)
-            # If not, once more: what is damaged may have been so on its way only.
+            # Read damaged objects once more: the damage may have happened in transit.
             return found if found is not None and (found.is_fence or found.batch) else await self._get(point)
         if epoch.next_listed(point.sequence) is not None or any(fence > point.sequence for fence in epoch.fences):
             return await self._get(point)
-        return None  # the fence will tell
+        return None  # the fence decides
 
     async def _get(self, point: LogPoint) -> LogObject | None:
         try:
@@ -265,7 +266,7 @@ class ObjectRecovery:
         return decode_log_object(content, point, owner=self._owner, place=self._key(point))
 
     async def _lost_until(self, point: LogPoint, epoch: _Epoch) -> int | None:
-        """Return with which sequence the log continues if what is at a point was acknowledged; None if it was not."""
+        """Return where the log continues if the batch at a point was acknowledged; None if it was not."""
         following = epoch.next_listed(point.sequence)
         fence = min((each for each in epoch.fences if each > point.sequence), default=None)
         if fence is not None:
@@ -291,18 +292,18 @@ class ObjectRecovery:
             except ObjectExistsError:
                 if (found := await self._get(point)) is not None:
                     return found
-                continue  # deleted since
+                continue  # deleted meanwhile
             epoch.fences.append(point.sequence)
             logger.info("log epoch closed epoch=%d sequence=%d", point.epoch, point.sequence)
             return None
 
     def _take(self, found: LogObject, point: LogPoint, *, is_first: bool) -> Iterator[RecoveredBatch | Damage]:
-        """Yield what an object holds, and count it in."""
+        """Yield the content of an object, and add it to the report."""
         report = self.report
         report.first_sequence = report.first_sequence or point.sequence
         self._position = point.sequence + 1
         batch = found.batch
-        # The first batch of an epoch may be by an owner that had no batch before it to remember.
+        # The first batch of an epoch may be of an owner that had no previous batch to remember.
         remembers = {self._chain, 0} if is_first else {self._chain}
         if batch is not None and (self._chain is None or batch.previous_checksum in remembers):
             self.last, self._chain = batch, batch.checksum
@@ -316,7 +317,7 @@ class ObjectRecovery:
         self._chain = None
         damaged = found.damaged_batch if batch is None else None
         if damaged is None or damaged.sequence != point.sequence:
-            reason = "the object is not the one that was written" if batch is None else "it does not continue the log"
+            reason = "the object is damaged" if batch is None else "it does not continue the log"
             yield from self._tell(self._gap(point.epoch, point.sequence, point.sequence, reason=reason))
             return
         intact, lost = salvage_runs(found.data, damaged)
@@ -366,7 +367,7 @@ class ObjectRecovery:
         yield damage
 
     def _conclude(self) -> None:
-        """Complete the report, and find what nobody needs."""
+        """Complete the report, and find objects that nobody needs."""
         report = self.report
         report.last_sequence = self._position - 1
         report.ending = Ending.CORRUPT if report.damages else Ending.END
@@ -377,7 +378,7 @@ class ObjectRecovery:
         kept = {point for point, _ in self.objects}
         for number, epoch in self._listed.items():
             if number >= self._epochs[-1]:
-                continue  # of this start, or of one that has superseded it
+                continue  # of this start, or of a later claimant
             end = min(epoch.fences, default=None)
             self.garbage.extend(
                 point.name
@@ -398,7 +399,7 @@ class ObjectRecovery:
 
 
 class _ReadAhead:
-    """Reads the listed batches of an epoch before they are asked for, in their order."""
+    """Reads the listed batches of an epoch ahead, in order."""
 
     def __init__(self, store: ObjectStore, prefix: str, epoch: int, batches: dict[int, int]) -> None:
         self._store = store
@@ -409,7 +410,7 @@ class _ReadAhead:
         self._reads: dict[int, asyncio.Task[bytes | None]] = {}
 
     async def take(self, sequence: int) -> bytes | None:
-        """Return the object of a batch; None if it is gone. Each is asked for once, in order."""
+        """Return the object of a batch; None if it is gone. Called once for each, in order."""
         if self._waiting is None:
             self._waiting = deque(sorted(each for each in self._batches if each >= sequence))
         self._fill()

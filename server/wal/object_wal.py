@@ -1,24 +1,24 @@
-"""The write-ahead log of one container in an object store: what was acknowledged outlives the machine.
+"""The write-ahead log of one container in an object store: acknowledged events outlive the machine.
 
 Theory. Each batch is an object of its own (`log_objects`), created with put-if-absent under a name that has the epoch
-of this start and the sequence of the batch. Several are under way at once (`pacing`), and a batch is handed back when
-it and all before it are stored. An owner that was superseded meets a fence in the place of its next batch, so it can
-hand back nothing that the next owner has not read (`object_recovery`). This rests on put-if-absent alone: on no clock,
-no lease, and no second look at the manifest.
+of this start and the sequence of the batch. Several puts are in flight at once (`pacing`), and a batch is acknowledged
+when it and all before it are stored. An owner that was superseded finds a fence in the place of its next batch, so it
+cannot acknowledge anything that the next owner has not read (`object_recovery`). This depends on put-if-absent alone:
+on no clock, no lease, and no second read of the manifest.
 
-Failure. A put of unknown outcome, and one that finds its name taken, end the log: every run that was not handed back is
-of unknown outcome. The container is claimed again then, under a new epoch, and reads what is there.
+Failure. A put with an unknown outcome, or a put that finds its name taken, ends the log: every run that was not handed
+back has an unknown outcome. The container is then claimed again, under a new epoch, and recovers the log.
 
-A full store is not a failure. The same bytes are put under the same name until there is room; appends are refused
-meanwhile, and records of truncations and deletions queue after those that wait. The reserve of the store has room for
-both.
+A full store is not a failure. The same bytes are put under the same name until the store has space; meanwhile appends
+are rejected, and records of truncations and deletions queue after the waiting batches. The reserve of the store has
+space for both.
 
-Slow puts are hedged by the store, if it is one that does so (`RetryingStore.with_hedged_creates`): made a second time
-beside the first, with the same name and bytes. One that comes after its batch was deleted stores it once more. It is
-before the first batch that is needed then, where nothing is read.
+Slow puts are hedged by the store, if it supports that (`RetryingStore.with_hedged_creates`): sent a second time beside
+the first, with the same name and bytes. A put that arrives after its batch was deleted stores the batch once more,
+before the first batch that is needed, where nothing is read.
 
-Space. Objects that are no longer needed are deleted in the background, all others count against the capacity, which is
-that of a log in files. What a crash has left, or a put that came late, is deleted after the next start.
+Space. Objects that are no longer needed are deleted in the background; all others count against the capacity, which is
+that of a log in files. Objects left by a crash, or by a put that arrived late, are deleted after the next start.
 """
 
 import asyncio
@@ -60,12 +60,12 @@ DELETE_RETRY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectWalStatistics(LogStatistics):
-    """What a log in an object store is doing.
+    """Statistics of a log in an object store.
 
     Attributes:
-        puts_in_flight: batches that are under way to the store.
-        round_trip_s: the shortest time of the last puts.
-        objects_count: batches that are stored.
+        puts_in_flight: batches under way to the store.
+        round_trip_s: the shortest duration of the last puts.
+        objects_count: stored batches.
     """
 
     puts_in_flight: int
@@ -90,17 +90,17 @@ class _Put:
 class ObjectWal:
     """A `Log` in an object store.
 
-    To be made in the event loop to which the store belongs; `recover` asks that loop from its thread.
+    Create it in the event loop to which the store belongs; `recover` calls that loop from its thread.
 
     Args:
         prefix: of its keys.
         options: sizes of batches and runs, the headroom, and `puts_per_s_max`; the capacity is that of `files_max`
             files.
-        epochs: as the manifest names them. The last one is that of this start: nobody else has it, and nothing was
+        epochs: as the manifest names them. The last one is that of this start: no other start has it, and nothing was
             written under it.
-        from_sequence: the first batch that is needed, as the manifest says.
-        acknowledged: the last batch that is known to be acknowledged, as the manifest says; 0 if none is.
-        owner: whose log it is; stored in each object, and checked when it is recovered.
+        from_sequence: the first batch that is needed, according to the manifest.
+        acknowledged: the last batch that is known to be acknowledged, according to the manifest; 0 if none is.
+        owner: of the log; stored in each object, and checked at recovery.
         random: for the salt of the epoch.
         reserve: of the store, see `Reserve`; None if it has none.
     """
@@ -130,7 +130,7 @@ class ObjectWal:
         self._metrics = metrics = metrics or Metrics()
         self._put_seconds = metrics.wal_sync_seconds.series()
         self._batch_bytes = metrics.wal_batch_bytes.series()
-        self._salt = (random or SystemRandom()).getrandbits(63) + 1  # 0 is that of fences
+        self._salt = (random or SystemRandom()).getrandbits(63) + 1  # 0 is the salt of fences
         self._loop = asyncio.get_running_loop()
         self._recovery = ObjectRecovery(
             store,
@@ -161,8 +161,8 @@ class ObjectWal:
         self._durable_sequence = 0
         self._batch_count = 0
         self._written_bytes = 0
-        # Objects that are stored, or about to be, and are still needed, with their sizes; and their sum, to which the
-        # runs that are queued are added, each as if it were stored alone.
+        # Objects that are stored, or about to be, and are still needed, with their sizes; and the sum of their sizes
+        # plus the queued runs, each counted as if it were stored alone.
         self._objects: deque[tuple[LogPoint, int]] = deque()
         self._stored_bytes = 0
         self._promised_bytes = 0
@@ -177,7 +177,7 @@ class ObjectWal:
         """Read the objects back and close earlier epochs, see `Log`. Never in the thread of the loop.
 
         Raises:
-            StorageError: the store cannot be read, or takes no fence.
+            StorageError: the store cannot be read, or rejects a fence.
         """
         items = self.read(from_sequence, accepted=accepted)
         try:
@@ -189,7 +189,7 @@ class ObjectWal:
     async def read(
         self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
     ) -> AsyncGenerator[RecoveredBatch | Damage, None]:
-        """Yield what `recover` does, in the event loop."""
+        """Yield the same as `recover`, in the event loop."""
         items = self._recovery.batches(from_sequence, accepted=accepted)
         try:
             async for item in items:
@@ -201,19 +201,19 @@ class ObjectWal:
 
     @property
     def report(self) -> RecoveryReport:
-        """What `recover` found; once it is exhausted."""
+        """The result of `recover`, once it is exhausted."""
         assert self._is_recovered, "recover was not exhausted"
         return self._recovery.report
 
     async def end_recovered(self) -> None:
-        """Fence what was recovered, see `Log`."""
+        """Fence the recovered epochs, see `Log`."""
         await self._recovery.close_epochs()
 
     async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
-        """Make ready for new batches, see `Log`. All that was recovered is durable already.
+        """Accept new batches, see `Log`. All recovered batches are durable already.
 
         Raises:
-            StorageError: something was written under this epoch. The container has to be claimed again.
+            StorageError: a batch was written under this epoch. The container has to be claimed again.
         """
         assert self._is_recovered, "recover was not exhausted"
         assert self._pump is None, "start is called once"
@@ -223,7 +223,7 @@ class ObjectWal:
         self._on_durable, self._on_failure = on_durable, on_failure
         last_sequence = recovery.report.last_sequence
         self._sequence = self._durable_sequence = max(last_sequence, after_sequence)
-        # 0 where the next batch does not follow one that was read: it remembers none.
+        # 0 if the next batch does not follow a batch that was read.
         if recovery.last is not None and recovery.last.sequence == self._sequence:
             self._checksum = recovery.last.checksum
         self._objects.extend(recovery.objects)
@@ -237,7 +237,7 @@ class ObjectWal:
 
     @property
     def run_size_bytes_max(self) -> int:
-        """The largest run that the log takes."""
+        """The largest run that the log accepts."""
         return self._options.run_size_bytes_max
 
     @property
@@ -252,7 +252,7 @@ class ObjectWal:
 
     @property
     def fullness(self) -> float:
-        """Which part of the capacity is in use."""
+        """The used part of the capacity."""
         return self._stored_bytes / self.capacity_bytes
 
     def reclaimable_bytes(self, sequence: int) -> int:
@@ -262,12 +262,12 @@ class ObjectWal:
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of all objects that there may be."""
+        """Size of all objects that are allowed, in bytes."""
         return self._options.files_max * self._options.file_size_bytes
 
     @property
     def refusal(self) -> str | None:
-        """Why appends should be refused now, or None."""
+        """Why appends should be rejected now, or None."""
         if not self._is_open:
             return "the log is closed"
         if self._puts.reason:
@@ -283,7 +283,7 @@ class ObjectWal:
         return bool(self._puts.reason)
 
     def statistics(self) -> ObjectWalStatistics:
-        """Return what the log is doing. Cheap; also when closed."""
+        """Return the statistics of the log. Cheap; also when closed."""
         # A store that is full has answered.
         begun_s = self._in_flight[0].begun_s if self._in_flight and not self.lacks_room else None
         return ObjectWalStatistics(
@@ -326,8 +326,8 @@ class ObjectWal:
         """Do nothing: no batch is written in the loop."""
 
     def recycle(self, sequence: int) -> None:
-        """Say that batches up to that sequence are no longer needed: their objects are deleted in the background."""
-        assert sequence <= self._durable_sequence, "only what is durable can be done with"
+        """Mark batches up to that sequence as no longer needed: their objects are deleted in the background."""
+        assert sequence <= self._durable_sequence, "only durable batches can be recycled"
         last = self._last_not_needed(sequence)
         names = []
         while self._objects and self._objects[0][0].sequence <= last:
@@ -337,7 +337,7 @@ class ObjectWal:
         self._delete(names)
 
     async def close(self) -> None:
-        """Store what is queued and end, see `Log`."""
+        """Store the queued runs and close, see `Log`."""
         self._puts.end()  # also of the fences of a recovery
         if self._pump is None:
             return
@@ -350,7 +350,7 @@ class ObjectWal:
             await asyncio.wait([self._deleting])
 
     def _last_not_needed(self, sequence: int) -> int:
-        # As in files, the last batch stays: it tells that the log has not lost its end.
+        # As in files, the last batch stays: it proves that the end of the log is not lost.
         return min(sequence, self._durable_sequence - 1)
 
     def _fits(self, cost: int, *, reserve: int) -> bool:
@@ -358,11 +358,11 @@ class ObjectWal:
 
     @property
     def _is_full(self) -> bool:
-        """Whether what is queued is a batch that cannot grow."""
+        """Whether the queued runs fill a batch that cannot grow."""
         return self._queue_cost >= self._options.batch_size_bytes_max
 
     async def _run(self) -> None:
-        """Make a batch of whatever is queued, whenever one may begin, until closed or failed."""
+        """Make a batch of the queued runs, whenever one may begin, until closed or failed."""
         while await self._may_begin():
             put, pieces = self._take()
             task = asyncio.create_task(self._put(put, pieces), name=f"log put {put.sequence}")
@@ -375,14 +375,14 @@ class ObjectWal:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
 
     def _pump_ended(self, task: asyncio.Task[None]) -> None:
-        """Fail if the pump has: the log must not stand still without a word."""
+        """Fail the log if the pump has ended: it must not stall silently."""
         if task.cancelled():
             self._fail(asyncio.CancelledError(), "its task was cancelled")
         elif (error := task.exception()) is not None:
             self._fail(error, f"its task ended: {error!r}")
 
     async def _may_begin(self) -> bool:
-        """Wait until the next batch is to be made; return False if there will be none."""
+        """Wait until the next batch is due; return False if there will be none."""
         while self._failure is None:
             self._poked.clear()
             if not self._queue:
@@ -440,7 +440,7 @@ class ObjectWal:
         return put, list(pieces)
 
     async def _put(self, put: _Put, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Store a batch; hand back what is stored up to there."""
+        """Store a batch; hand back all batches stored up to there."""
         key = self._prefix + LogPoint(self._epoch, put.sequence).name
         try:
             await self._puts.create(key, pieces)
@@ -451,7 +451,7 @@ class ObjectWal:
             self._fail(error, f"{error.message}; {self._queued_bytes} bytes are not stored")
             return
         except Exception as error:  # noqa: BLE001  # whatever it is, the batch is of unknown outcome
-            self._fail(error, f"the store did not take batch {put.sequence}: {error}")
+            self._fail(error, f"the store did not accept batch {put.sequence}: {error}")
             return
         duration_s = self._clock.monotonic_s() - put.begun_s
         put.is_stored = True
@@ -463,7 +463,7 @@ class ObjectWal:
         self._batch_bytes.observe(put.size)
 
     def _hand_back(self) -> None:
-        """Tell, in order, of the batches that are stored with all before them."""
+        """Hand back, in order, the batches that are stored together with all before them."""
         while self._in_flight and self._in_flight[0].is_stored and self._failure is None:
             put = self._in_flight.popleft()
             self._queued_bytes -= put.frames_size
@@ -486,7 +486,7 @@ class ObjectWal:
     # --- deleting ---
 
     def _delete(self, names: Sequence[str]) -> None:
-        """Delete objects in the background, again and again until the store does it."""
+        """Delete objects in the background, with retries until the store accepts it."""
         self._garbage.extend(names)
         if self._garbage and self._deleting is None and self._is_open:
             self._deleting = asyncio.create_task(self._run_deletes(), name="delete log objects")
@@ -496,7 +496,7 @@ class ObjectWal:
         self._deleting = None
         if not task.cancelled():
             task.result()
-            self._delete([])  # what came after its last look
+            self._delete([])  # names that arrived after the last look
 
     async def _run_deletes(self) -> None:
         while self._garbage:

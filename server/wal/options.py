@@ -1,4 +1,4 @@
-"""What can be set about the write-ahead log."""
+"""Settings of the write-ahead log."""
 
 import math
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class WalOptions:
     puts_per_s_max: float = 20.0
 
     def __post_init__(self) -> None:
-        """Refuse values under which an append that is allowed might never fit."""
+        """Reject values under which a permitted append might never fit."""
         demand_at_least(self, FILES_COUNT_MIN, "files_max")
         demand(1 <= self.spare_files < self.files_max, self, "spare_files", "from 1 to files_max - 1")
         demand(self.spare_files_max >= self.spare_files, self, "spare_files_max", "at least spare_files")
@@ -74,12 +74,12 @@ class WalOptions:
 
     @property
     def file_size_bytes_min(self) -> int:
-        """The smallest log file that holds the largest run and the headroom."""
+        """The smallest log file that fits the largest run and the headroom."""
         return smallest_file_bytes(self.run_size_bytes_max, self.headroom_bytes)
 
     @property
     def file_room_bytes(self) -> int:
-        """How many bytes of batches one file holds."""
+        """Space for batches in one file, in bytes."""
         return self.file_size_bytes - LOG_FILE_HEADER_BLOCK_BYTES
 
 

@@ -1,31 +1,31 @@
-"""When the next put of a log in an object store may begin.
+"""Pacing of the puts of a log in an object store.
 
-Theory. A put takes a round trip, and up to `WINDOW_COUNT` of them are under way at once. If each began as soon as one
-of these places is free, a burst of small appends would take all places with one append each, and whatever comes after
-it would wait for a whole round trip. So puts are spread over the round trip: while any is under way, the next begins no
-sooner than an eighth of the round trip after the last one. What arrives meanwhile is one batch. That gives fewer puts,
-a lower median latency and more bytes a second at the same time (docs/decisions/0061).
+Theory. A put takes a round trip, and up to `WINDOW_COUNT` puts are in flight at once. If each began as soon as one of
+these places is free, a burst of small appends would take all places with one append each, and later appends would wait
+for a whole round trip. So puts are spread over the round trip: while any is in flight, the next begins no sooner than
+an eighth of the round trip after the last one. Runs that arrive meanwhile form one batch. That gives fewer puts, a
+lower median latency and more bytes a second at the same time (docs/decisions/0061).
 
-The round trip is the shortest of the last ones: an average would take over the stalls of a store, and double them.
+The round trip is the shortest of the last ones: an average would include the stalls of a store, and double them.
 
-Stores are paid by the put. A bucket of tokens bounds how many there are in the long run: each put takes one, and
-`puts_per_s_max` come back a second, up to one second's worth. So single appends wait for nothing but their round trip,
-and a busy log puts larger batches. A batch that is full is never held up: it could not grow.
+Stores charge for each put. A token bucket limits the rate in the long run: each put takes a token, and `puts_per_s_max`
+are added a second, up to one second's worth. So single appends wait only for their round trip, and a busy log puts
+larger batches. A full batch is never delayed: it could not grow.
 """
 
 from collections import deque
 from typing import Final
 
 WINDOW_COUNT: Final = 8
-"""Puts under way at once."""
+"""Puts in flight at once."""
 SAMPLES_COUNT: Final = 32
-"""Puts whose shortest time is taken for the round trip."""
+"""The number of last puts whose shortest duration is the round trip."""
 BURST_S: Final = 1.0
-"""How long a log may be idle to gain puts: so many seconds' worth."""
+"""Capacity of the token bucket, in seconds of its rate."""
 
 
 class Pacing:
-    """The spacing of puts. Pure: it is told the time, in seconds of a monotonic clock.
+    """Spacing of puts. Pure: the caller passes the time, in seconds of a monotonic clock.
 
     Args:
         puts_per_s_max: in the long run; 0 for no bound.
@@ -42,7 +42,7 @@ class Pacing:
 
     @property
     def round_trip_s(self) -> float:
-        """The shortest time of the last puts; 0 while there was none."""
+        """The shortest duration of the last puts; 0 before the first."""
         return min(self._durations_s, default=0.0)
 
     def wait_s(self, now_s: float, *, in_flight: int) -> float:
@@ -60,11 +60,11 @@ class Pacing:
         self._begun_s = now_s
         if self._rate:
             self._refill(now_s)
-            # Full batches do not wait: what they take beyond their share, later ones do without.
+            # Full batches do not wait: later batches pay for the tokens that they overdraw.
             self._tokens = max(-self._tokens_max, self._tokens - 1.0)
 
     def ended(self, duration_s: float) -> None:
-        """Take how long a put took that succeeded."""
+        """Record the duration of a successful put."""
         self._durations_s.append(duration_s)
 
     def _refill(self, now_s: float) -> None:

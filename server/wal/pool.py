@@ -1,13 +1,13 @@
-"""The files of one log: full ones, and spares made ready in the background.
+"""The files of one log: full ones, and spares prepared in the background.
 
 A file is recycled: it is prepared (zero-filled, or a hole that reads as zeros, headed by a new salt, synced, only then
-given its name), used, full, no longer needed, and then gets a new header under the next number. Nothing of that happens
-in the log thread, unless it needs a file and none is ready: then it waits here.
+renamed to its name), used, full, no longer needed, and then gets a new header under the next number. None of this
+happens in the log thread, unless it needs a file and none is ready: then it waits here.
 
-What a crash can leave: a file named `*.preparing`, which is removed at the next start, and never a file under
-a log name whose header was not synced before. Damaged files are renamed to `*.damaged` when they are no longer needed.
+A crash can leave a file named `*.preparing`, which is removed at the next start, and never a file under a log name
+whose header was not synced before. Damaged files are renamed to `*.damaged` when they are no longer needed.
 
-A disk that is full shows here first, when a spare is prepared, long before an append that needs the room is accepted.
+A full disk shows here first, when a spare is prepared, long before an append that needs the space is accepted.
 """
 
 import logging
@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 _FILL_PIECE_BYTES: Final = 1 * MIB
 _FILL_SYNC_BYTES: Final = 8 * MIB
-"""How much is filled between syncs: one sync of a whole file would delay those of the log that wait for it."""
+"""Bytes to fill between syncs: one sync of a whole file would delay the syncs of the log behind it."""
 _ZEROS: Final = bytes(_FILL_PIECE_BYTES)
 _NICENESS: Final = 10
 
 
 class FilePool:
-    """Owns every file of the log but the one being written. Safe for the loop and the log thread together."""
+    """Owns every file of the log but the active one. Safe for the loop and the log thread together."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FilePool:
         self._options = options
         self._owner = owner
         self._metrics = metrics
-        # The last sequence written: files made from now on hold higher ones.
+        # The last sequence written: files made from now on contain higher ones.
         self.sequence_floor = 0
         self._threads = threads
         self._changed = threads.condition()
@@ -72,7 +72,7 @@ class FilePool:
         self._released: deque[LogFile] = deque()
         self._file_count = 0
         self._next_number = 1
-        # How many more can be made, by the bound and by what the disk last said.
+        # How many more files can be made, by the bound and the last measured disk space.
         self._makeable_count = 0
         # Files ever given to the log thread.
         self._taken_count = 0
@@ -82,23 +82,23 @@ class FilePool:
         self._thread: threading.Thread | None = None
 
     def unused_files(self, taken_count: int) -> int:
-        """Return how many unused files there were, or could be made, when that many had been taken."""
+        """Return how many unused files existed, or could be made, when that many had been taken."""
         with self._changed:
             return len(self._ready) + self._makeable_count + self._taken_count - taken_count
 
     @property
     def ready_count(self) -> int:
-        """How many spares are ready."""
+        """Number of spares that are ready."""
         return len(self._ready)
 
     @property
     def full_count(self) -> int:
-        """How many full files are still needed."""
+        """Number of full files that are still needed."""
         return len(self._full)
 
     @property
     def fullness(self) -> float:
-        """Which part is needed of the files that can be recycled: all for which there is room, but the active one."""
+        """The used part of the recyclable files: all files that fit, except the active one."""
         makeable_count = min(self._options.files_max, self._file_count + self._makeable_count)
         return min(1.0, self.full_count / max(1, makeable_count - 1))
 
@@ -107,20 +107,21 @@ class FilePool:
         """Why no further file can be made, or None."""
         with self._changed:
             if self._file_count >= self._options.files_max:
-                return f"the log has reached its bound of {self._options.files_max} files"
+                return f"the log has reached its limit of {self._options.files_max} files"
             if self._problem is None and not self._makeable_count:
-                return "the disk has no room for another log file"
+                return "the disk has no space for another log file"
             return self._problem
 
     def take_over(self, found: list[LogFile], *, needed: int, next_number: int, continues: bool) -> LogFile:
-        """Take over what recovery found, and return the file to write; before `start`.
+        """Take over the recovered files, and return the active file; call it before `start`.
 
-        The first `needed` files hold data, the others are spares. The last that holds data is written further if the
-        log `continues` there and it is not damaged. Otherwise it is a spare, or a file made in the calling thread.
+        The first `needed` files contain data, the others are spares. The last file with data stays active if the log
+        `continues` there and it is not damaged. Otherwise the active file is a spare, or a file made in the calling
+        thread.
 
         Raises:
             NoSpaceError: the disk is full.
-            OSError: whatever else it says.
+            OSError: any other error of the disk.
         """
         self._full.extend(found[:needed])
         self._ready.extend(found[needed:])
@@ -133,15 +134,15 @@ class FilePool:
     def start(self) -> None:
         """Start the thread that prepares and recycles."""
         self._measure()
-        # The log thread goes first.
+        # The log thread has priority.
         self._thread = self._threads.thread(self._run, name="millrace-wal-files", niceness=_NICENESS)
         self._thread.start()
 
     def take(self) -> LogFile:
-        """Return the next file to write; waits until there is one.
+        """Return the next file to write; blocks until one is ready.
 
         Raises:
-            LogClosedError: the log is being closed, and there is no way to make another file.
+            LogClosedError: the log is closing, and no further file can be made.
         """
         with self._changed:
             if not self._ready:
@@ -149,7 +150,7 @@ class FilePool:
                 logger.info("log waits for a file files=%d problem=%s", self._file_count, self._problem)
             while not self._ready:
                 if self._is_stopping or (self._is_draining and not self._makeable_count):
-                    raise LogClosedError("the log was closed before there was a file to write to")
+                    raise LogClosedError("the log was closed before a file to write to was ready")
                 self._changed.wait()
             file = self._ready.popleft()
             self._taken_count += 1
@@ -157,30 +158,30 @@ class FilePool:
             return file
 
     def put_full(self, file: LogFile) -> None:
-        """Take a file that is full."""
+        """Add a full file."""
         with self._changed:
             self._full.append(file)
 
     def recycle(self, sequence: int) -> None:
-        """Release the full files whose batches all have that sequence or a lower one. Never waits for the disk."""
+        """Release the full files whose batches all have at most that sequence. Never waits for the disk."""
         with self._changed:
             while self._full and self._full[0].last_sequence <= sequence:
                 self._released.append(self._full.popleft())
             self._changed.notify_all()
 
     def recyclable_count(self, sequence: int) -> int:
-        """Return how many full files `recycle` would release. Looks at those and at one more."""
+        """Return how many full files `recycle` would release. Checks those files and one more."""
         with self._changed:
             return sum(1 for _ in takewhile(lambda file: file.last_sequence <= sequence, self._full))
 
     def drain(self) -> None:
-        """Wait no longer for the disk or the bound in `take`; files that can be made at once are still made."""
+        """Stop waiting for the disk or the limit in `take`; files that can be made at once are still made."""
         with self._changed:
             self._is_draining = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let the thread end after what it is doing, and wake the threads that wait in `take`."""
+        """Let the thread end after its current job, and wake the threads that wait in `take`."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -199,7 +200,7 @@ class FilePool:
             try:
                 work()
             except Exception as error:  # noqa: BLE001  # a thread that ended would leave a log that hangs when it is full
-                # Nothing was promised that depends on it. The file is abandoned, and another one is tried.
+                # No promise depends on this file. It is abandoned, and another one is tried.
                 problem = str(error) or repr(error)
                 logger.warning(
                     "log file preparation failed retry_after_s=%s error=%s", self._options.retry_interval_s, error
@@ -211,9 +212,9 @@ class FilePool:
             self._measure()
 
     def _wait_for_work(self) -> Callable[[], None] | None:
-        """Return the next thing to do, or None at the end.
+        """Return the next job, or None at the end.
 
-        After a failure, that is something released, or the same again when the retry interval is over.
+        After a failure, that is a released file, or the same job again when the retry interval is over.
         """
         with self._changed:
             is_due = self._problem is None
@@ -223,19 +224,19 @@ class FilePool:
                 is_below_bound = self._file_count < self._options.files_max
                 if is_due and self._makeable_count and len(self._ready) < self._options.spare_files:
                     return self._add_spare
-                # While the disk has no room, try again at intervals: no event says when there is some.
+                # While the disk has no space, retry at intervals: no event signals free space.
                 is_asking = is_below_bound and not self._makeable_count
                 if not self._changed.wait(self._options.retry_interval_s if is_asking else None):
                     return self._measure if is_due else self._add_spare
             return None
 
     def _add_spare(self) -> None:
-        """Make a spare, or do nothing if it is not needed any more when this is tried again."""
+        """Make a spare, or do nothing if a retry finds that it is no longer needed."""
         if self.ready_count < self._options.spare_files and self._makeable_by_room():
             self._measure(self._prepare())
 
     def _work_off_released(self) -> None:
-        """Recycle, remove or put aside one file that is no longer needed."""
+        """Recycle, remove or set aside one file that is no longer needed."""
         with self._changed:
             file = self._released.popleft()
             is_wanted = len(self._ready) < self._options.spare_files_max
@@ -281,7 +282,8 @@ class FilePool:
         file = used.file if used is not None else self._create(temporary)
         try:
             if used is not None:
-                # Durably out of the log before its header changes, so that no log name ever has a header in between.
+                # Take the file durably out of the log before its header changes, so that a log name never has a partial
+                # header.
                 self._files.rename(used.path, temporary)
                 self._files.sync_directory(self._directory)
             file.pwritev([header], 0)
@@ -314,7 +316,7 @@ class FilePool:
         return file
 
     def _give_up(self, file: File, *paths: Path) -> None:
-        """Remove a file that could not be made ready, whatever its name is by now; it holds nothing that is needed."""
+        """Remove a file that could not be prepared, whatever its name is by now; it contains no data."""
         close_file(file, paths[0])
         with self._changed:
             self._file_count -= 1
@@ -323,20 +325,20 @@ class FilePool:
                 self._files.remove(path)
 
     def _makeable_by_room(self) -> int:
-        """Return for how many files the disk has room: two, and more while each leaves as much again for tier 2."""
+        """Return for how many files the disk has space: two, and more while each leaves as much again for tier 2."""
         size = self._options.file_size_bytes
         free = self._room.free_bytes(self._directory)
         first = min(max(0, FILES_COUNT_MIN - self._file_count), free // size)
         return first + (free - first * size) // (size * (1 + self._room.has_tier2))
 
     def _leaves_room_for_tier2(self) -> bool:
-        """Return whether the files that there are leave tier 2 the room of one more file."""
+        """Return whether the existing files leave tier 2 the space of one more file."""
         if self._file_count <= FILES_COUNT_MIN or not self._room.has_tier2:
             return True
         return self._room.free_bytes(self._directory) >= self._options.file_size_bytes
 
     def _measure(self, *spares: LogFile) -> None:
-        """Ask the disk, and tell who waits. New spares are counted where they were counted as makeable, in one step."""
+        """Measure the disk space, and wake the waiters. New spares move from makeable to ready in one step."""
         problem = None
         try:
             by_room = self._makeable_by_room()
@@ -351,7 +353,7 @@ class FilePool:
 
 
 def fill_zeros(file: File, start: int, end: int) -> None:
-    """Write zeros from `start` to `end`; the caller syncs what is left unsynced at the end."""
+    """Write zeros from `start` to `end`; the caller syncs the remainder at the end."""
     unsynced = 0
     while start < end:
         piece = min(_FILL_PIECE_BYTES, end - start)

@@ -1,7 +1,7 @@
-"""What a container needs of its write-ahead log, whatever it is kept in.
+"""The interface of a container's write-ahead log, for every medium.
 
-There are two: `Wal`, in files, and one in memory for tests. `tests/contracts/test_log.py` holds both to what is said
-here.
+There are three implementations: `Wal` in files, `ObjectWal` in an object store, and one in memory for tests.
+`tests/contracts/test_log.py` checks each against this contract.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ OnFailure = Callable[[BaseException], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatistics:
-    """What a log is doing.
+    """Statistics of a log.
 
     Attributes:
         written_bytes: since the start, headers included.
         fullness: as `Log.fullness`.
-        write_age_s: how long the medium has been at the write in flight; 0 when there is none. Grows while it stalls.
-        refusal: why appends are refused, or None.
+        write_age_s: how long the write in flight has taken so far; 0 if there is none. Grows while the medium stalls.
+        refusal: why appends are rejected, or None.
     """
 
     durable_sequence: int
@@ -37,11 +37,11 @@ class LogStatistics:
 
 
 class Log(Protocol):
-    """A durable queue of runs: what was handed back is on the medium, in the order submitted.
+    """A durable queue of runs: runs that were handed back are on the medium, in the order submitted.
 
-    Life: `recover` (in a thread), `start`, then any number of `submit`, then `close`. Or it fails: a write that fails
-    ends the log forever, every run not handed back yet is of unknown outcome, and only another `Log` on the same
-    medium, recovering, can tell.
+    Life cycle: `recover` (in a thread), `start`, then any number of `submit`, then `close`. Or it fails: a failed write
+    ends the log forever. Every run not handed back yet has an unknown outcome, which only the recovery of another `Log`
+    on the same medium can find out.
 
     All methods but `recover` belong to the thread of the event loop in which `start` was awaited.
     """
@@ -49,12 +49,12 @@ class Log(Protocol):
     def recover(
         self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
     ) -> Iterator[RecoveredBatch | Damage]:
-        """Read back what the log holds from that sequence on, in order. Blocking: call and iterate it in a thread.
+        """Read back the content of the log from that sequence on, in order. Blocking: call and iterate it in a thread.
 
-        It must be exhausted before `start`. Damaged ranges come as `Damage`, each after what could be salvaged from
-        it; reading continues after them. Damage whose loss was accepted is not told. With `from_sequence` above 0, the
-        caller says that it needs everything from there on: a log that starts later is damage. Frames are views of
-        whole files in memory: copy what is kept for long.
+        It must be exhausted before `start`. Damaged ranges are yielded as `Damage`, each after the runs salvaged from
+        it; reading continues after them. Damage whose loss was accepted is not yielded. With `from_sequence` above 0,
+        the caller needs everything from there on: a log that starts later counts as damaged. Frames are views of whole
+        files in memory: copy frames that are kept for long.
 
         Raises:
             FolderVersionError: the log was written by another version, or belongs to another container or server.
@@ -64,22 +64,22 @@ class Log(Protocol):
 
     @property
     def report(self) -> RecoveryReport:
-        """What `recover` found; once it is exhausted."""
+        """The result of `recover`, once it is exhausted."""
         ...
 
     async def end_recovered(self) -> None:
-        """Keep everybody from adding to what was recovered, of which a part is missing and is about to be given up.
+        """Prevent anybody from adding to the recovered log, before the loss of its missing part is accepted.
 
         Raises:
-            StorageError: some of it is there by now; start over.
+            StorageError: some of the missing part has appeared; start over.
         """
         ...
 
     async def start(self, *, on_durable: OnDurable, on_failure: OnFailure, after_sequence: int = 0) -> None:
-        """Make the end of the log durable and ready for new batches.
+        """Make the end of the log durable and accept new batches.
 
-        Once this returns, everything that `recover` handed out is on the medium, whether it was synced before or not;
-        answer no request from it earlier. Not to be cancelled.
+        Once this returns, everything that `recover` yielded is durable, whether it was synced before or not; answer no
+        request from it earlier. Not to be cancelled.
 
         Args:
             on_durable: called in the loop with the runs of each batch, its sequence and its wall time (Unix
@@ -90,16 +90,16 @@ class Log(Protocol):
                 may know of batches that the log has lost.
 
         Raises:
-            NoSpaceError: there is no room for the first batch.
-            OSError: the end of the log could not be made good; nothing was started.
+            NoSpaceError: there is no space for the first batch.
+            OSError: the end of the log could not be repaired; nothing was started.
         """
         ...
 
     async def close(self) -> None:
-        """Write what is queued, hand it back, and end; at once if the log has failed.
+        """Write the queued runs, hand them back, and close; at once if the log has failed.
 
-        If there is no room for what is queued, it is not waited for: those runs are of unknown outcome. Safe to cancel
-        and to call again: the closing continues, and each call waits for its end. Before `start` it does nothing.
+        It does not wait for space for queued runs: without space their outcome is unknown. Safe to cancel and to call
+        again: the closing continues, and each call waits for its end. Before `start` it does nothing.
         """
         ...
 
@@ -107,30 +107,31 @@ class Log(Protocol):
         """Queue a run for the next batch; never waits.
 
         Args:
-            is_followed: others are expected that belong to it: no batch begins with it before one comes for which that
-                is not so, or this turn of the loop has ended. All of these are one batch then, if they fit one.
+            is_followed: more runs are expected that belong to it: no batch begins with this run before a run comes that
+                is not followed, or this turn of the loop has ended. All of these are one batch then, if they fit into
+                one.
 
         Raises:
             LogClosedError: the log is closed, or has failed.
-            NoSpaceError: there is no room that could be promised to it. It was not queued. For appends that cannot
-                happen while there is no `refusal`; control records have room beyond that.
+            NoSpaceError: no space is left to promise. The run was not queued. For appends this cannot happen while
+                `refusal` is None; control records have space beyond that.
         """
         ...
 
     def share_loop(self) -> None:
-        """Write the next batch without holding up the loop: it serves others than who submits.
+        """Write the next batch without blocking the loop, because the loop also serves other peers.
 
         Otherwise a log may write a batch that is alone in the loop itself.
         """
         ...
 
     def recycle(self, sequence: int) -> None:
-        """Say that batches up to that sequence are no longer needed: their space is used again."""
+        """Mark batches up to that sequence as no longer needed: their space is reused."""
         ...
 
     @property
     def run_size_bytes_max(self) -> int:
-        """The largest run of frames, with their headers, that the log takes."""
+        """The largest run of frames, with their headers, that the log accepts."""
         ...
 
     @property
@@ -145,11 +146,11 @@ class Log(Protocol):
 
     @property
     def fullness(self) -> float:
-        """Which part of its bound the log has reached, from 0 to 1."""
+        """The used part of the log's limit, from 0 to 1."""
         ...
 
     def reclaimable_bytes(self, sequence: int) -> int:
-        """Return how many bytes `recycle` of that sequence would give back now."""
+        """Return how many bytes `recycle` of that sequence would free now."""
         ...
 
     @property
@@ -159,17 +160,17 @@ class Log(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Why appends should be refused now, or None while the largest possible run of them would be taken.
+        """Why appends should be rejected now, or None while the largest possible run would be accepted.
 
-        Then they are to be refused before anything was promised; control records may still be submitted.
+        Reject them before anything was promised; control records may still be submitted.
         """
         ...
 
     @property
     def lacks_room(self) -> bool:
-        """Whether a write waits for room on a medium that tier 2 shares; what is not urgent is not stored there now."""
+        """Whether a write waits for space on a medium shared with tier 2; store nothing there that is not urgent."""
         ...
 
     def statistics(self) -> LogStatistics:
-        """Return what the log is doing. Cheap; also when closed."""
+        """Return the statistics of the log. Cheap; also when closed."""
         ...

@@ -1,27 +1,27 @@
-"""Reading a log back after a restart, whatever state it was left in.
+"""Recovers a log after a restart, in whatever state it was left.
 
 Theory. Batches carry consecutive sequences, the salt of their file, and the checksum of the batch before. One batch is
-written at a time, and the next only when its sync has returned; so of everything that was acknowledged, nothing can be
-missing or unreadable unless the disk did wrong. Recovery walks the files in order and asks at each place whether the
-batch that must come next is there. If not, the first row that applies says what happened:
+written at a time, and the next only when its sync has returned; so no acknowledged batch can be missing or unreadable
+unless the disk failed. Recovery walks the files in order and checks at each place for the batch that must come next. If
+it is not there, the first row that applies says what happened:
 
     a batch of the expected sequence was met in a wrong place  a misdirected write: it is taken from there
-    the next file with batches starts with the expected one    the log moved on; what is left here is nothing
+    the next file with batches starts with the expected one    the log moved on; the rest here means nothing
     a later batch follows, and the run table here is intact    corrupt: the runs that fail are named
     a later batch follows, but a file before it is missing     corrupt: the missing file is named, not this one
     a later batch follows                                      corrupt: up to it, contents unknown
     nothing follows                                            the end of the log (see `log_end`)
 
-A batch is handed out only when the one after it confirms the chain or the log ends: a batch whose checksum is not the
+A batch is yielded only when the next one confirms the chain or the log ends: a batch whose checksum differs from the
 one that its successor stores is an old one, at a place where a write was lost.
 
-The last batch may never have been synced, although it can be read: `Recovery.last` says where it is, so that it can be
+The last batch may never have been synced, although it can be read: `Recovery.last` gives its place, so that it can be
 written and synced again before any request is answered from its content.
 
-Files that are gone from the end leave no gap; `missing_files` finds them by the name of the newest one.
+Files missing at the end leave no gap; `missing_files` detects them by the log head.
 
-A loss that an operator has accepted is none any more: of damage up to the sequence, and in files up to the number, that
-were accepted nothing is said. Above them the log continues in a file that was not used before.
+Accepted losses are not reported any more: damage up to the accepted sequence, and in files up to the accepted number,
+is skipped. Above them the log continues in a file that was not used before.
 """
 
 import logging
@@ -48,13 +48,13 @@ def log_paths(files: FileSystem, directory: Path) -> list[Path]:
 
 
 class Recovery:
-    """One pass over the files of a log, or over any of them. It changes nothing. Blocking; use it in one thread, once.
+    """One pass over the files of a log, or over some of them. It changes nothing. Blocking; use it in one thread, once.
 
     Attributes:
-        found: the files, by number; complete when `batches` is exhausted, as is all of the following.
+        found: the files, by number; complete, like all of the following, when `batches` is exhausted.
         end: the file in which the log continues, at `report.end_offset`; None if there is no file.
         last: the last valid batch, and its file, which may be one before `end`; None if there is no batch.
-        chain: the checksum that the next batch must remember; None where it cannot be known.
+        chain: the checksum that the next batch must remember; None if it is unknown.
         report: the outcome.
     """
 
@@ -66,8 +66,8 @@ class Recovery:
         Args:
             files: the file system.
             paths: the files, by number.
-            owner: who they must belong to, None if that does not matter.
-            newest: what names the newest of them, None if it does not matter that some are missing.
+            owner: the expected owner, None for any.
+            newest: the log head, None to ignore missing files.
         """
         self._files = files
         self._owner = owner
@@ -81,11 +81,11 @@ class Recovery:
         self._accepted = NOTHING_ACCEPTED
         # Contents of the files that are being read, by index.
         self._contents: dict[int, bytes] = {}
-        # The sequence that must come next; 0 while none was seen.
+        # The next sequence; 0 before the first batch.
         self._expected = 0
         # The batch that waits for its successor to confirm it.
         self._held: tuple[FoundFile, memoryview, Batch] | None = None
-        # Whole batches that were met where earlier ones belong, by sequence.
+        # Whole batches that were found where earlier ones belong, by sequence.
         self._displaced: dict[int, tuple[memoryview, Batch]] = {}
 
     @property
@@ -96,19 +96,19 @@ class Recovery:
 
     @property
     def next_number(self) -> int:
-        """The number for the next file: above all that were given, also to files that are lost."""
+        """The number for the next file: above all given numbers, including those of lost files."""
         return max([self.named_number, *(file.number for file in self.found)]) + 1
 
     @property
     def used_number(self) -> int:
-        """The highest number of a file that batches were written to, or may have been; 0 if there is none."""
+        """The highest number of a file that batches were, or may have been, written to; 0 if there is none."""
         used = [file.number for file in self.found if file.last_sequence or file.is_damaged]
         return max([self.named_number, *used])
 
     def batches(
         self, from_sequence: int = 0, *, accepted: AcceptedLoss = NOTHING_ACCEPTED
     ) -> Iterator[RecoveredBatch | Damage]:
-        """Yield what the log holds from that sequence on, in order; what was salvaged from damage before it.
+        """Yield the content of the log from that sequence on, in order; salvaged runs come before the damage.
 
         Damage whose loss was accepted is neither yielded nor reported.
 
@@ -124,7 +124,7 @@ class Recovery:
             self._load(index)
             if file.header is None:
                 size = min(file.size_bytes, LOG_FILE_HEADER_BLOCK_BYTES)
-                reason = "the file header is not the one that was written"
+                reason = "the file header is damaged"
                 yield from self._damage(file, reason=reason, size=size, is_complete=True)
             if self.end is None:
                 yield from self._walk(index)
@@ -146,7 +146,7 @@ class Recovery:
         while offset is not None:
             batch = decode_batch(view, offset, file.salt)
             if batch is not None and batch.sequence == self._expected and batch.previous_checksum == self.chain:
-                # The fast path: all batches of a sound log. What differs from it in any way is left to `_accept`.
+                # The fast path: all batches of a sound log. Everything else is left to `_accept`.
                 held, self._held = self._held, (file, view, batch)
                 self._advance(file, batch)
                 offset = batch.end
@@ -167,13 +167,14 @@ class Recovery:
     def _is_acceptable(self, file: FoundFile, batch: Batch) -> bool:
         if not self._expected:
             return True
-        # Without the salt of the header, only the chain tells a batch of this use of the file from one of an earlier.
+        # Without the salt of the header, only the chain distinguishes a batch of this use of the file from an earlier
+        # one.
         return batch.sequence == self._expected and (
             file.salt is not None or self.chain is None or batch.previous_checksum == self.chain
         )
 
     def _accept(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
-        """Take a batch that comes next, but is the first, or does not remember the one before, or is out of place."""
+        """Accept a batch that is the first, breaks the chain, or is out of place."""
         if not self._expected and 0 < self._from_sequence < batch.sequence:
             yield from self._damage(
                 file,
@@ -221,9 +222,9 @@ class Recovery:
     def _resolve(
         self, index: int, view: memoryview, offset: int
     ) -> Generator[RecoveredBatch | Damage, None, int | None]:
-        """Decide what it means that the next batch is not at `offset`, by the table in the module docstring.
+        """Decide why the next batch is not at `offset`, by the table in the module docstring.
 
-        Return where in this file to continue; None if the log continues in the next file, or has come to its `end`.
+        Return where in this file to continue; None if the log continues in the next file, or has reached its `end`.
         """
         file = self.found[index]
         expected = self._expected or (file.header.sequence_floor + 1 if file.header else 1)
@@ -274,8 +275,8 @@ class Recovery:
     def _find_later(self, index: int, offset: int, *, partial: Batch | None, expected: int) -> Batch | None:
         """Return the batch of this file with which the log continues after `offset`.
 
-        A batch whose follower has a lower sequence is out of place: its write went astray and destroyed what belongs
-        there. Those are remembered, since they are missing where they belong.
+        A batch whose successor has a lower sequence is out of place: its write was misdirected and destroyed another
+        batch. Such batches are remembered, since they are missing from their own places.
         """
         data, salt = self._contents[index], self.found[index].salt
         sequence_min = expected if partial is None else partial.sequence + 1
@@ -292,7 +293,7 @@ class Recovery:
         return None
 
     def _find_elsewhere(self, index: int, expected: int) -> tuple[int, Batch | None]:
-        """Return the first batch of the later files with which the log may continue, and which file that is."""
+        """Return the first batch of the later files with which the log may continue, and the index of its file."""
         for later in range(index + 1, len(self.found)):
             self._load(later)
             found = find_batch(
@@ -306,13 +307,13 @@ class Recovery:
         return index, None
 
     def _salvage(self, file: FoundFile, view: memoryview, batch: Batch) -> Iterator[RecoveredBatch | Damage]:
-        """Take from a damaged batch whose table is intact every run whose frames all match their own checksums."""
+        """Salvage every run whose frames all match their checksums from a damaged batch with an intact table."""
         intact, lost = salvage_runs(view, batch)
         file.is_damaged = True
         file.last_sequence = batch.sequence
         self.report.first_sequence = self.report.first_sequence or batch.sequence
         self._expected = batch.sequence + 1
-        # The checksum is what these bytes give, not what they gave before they were damaged.
+        # The checksum is computed from these bytes, not from the undamaged ones.
         self.chain = None
         if intact and batch.sequence >= self._from_sequence:
             yield RecoveredBatch(batch.sequence, batch.wall_time_us, intact, file.path.name, batch.offset, batch.size)
@@ -354,7 +355,7 @@ class Recovery:
         )
 
     def _tell(self, damage: Damage) -> Iterator[Damage]:
-        """Report damage that is not accepted; damage wholly below the sequences asked for is only in the report."""
+        """Report damage that is not accepted; damage wholly below the requested sequences is only in the report."""
         if self._is_accepted(damage):
             logger.info("accepted log damage damage=%s", damage)
             return
@@ -364,7 +365,7 @@ class Recovery:
             yield damage
 
     def _is_accepted(self, damage: Damage) -> bool:
-        """Return whether an operator has accepted the loss of what is damaged, or of the file that it is in."""
+        """Return whether an operator has accepted the loss of a damaged range, or of its file."""
         if self._accepted == NOTHING_ACCEPTED:
             return False
         if damage.first_sequence <= damage.last_sequence and not damage.is_end:
@@ -403,13 +404,13 @@ class Recovery:
             raise FolderVersionError(f"belongs to {owner}, not to {self._owner}", subject=str(path))
 
     def _end_at(self, index: int, offset: int) -> None:
-        """Note where and how the log ends."""
+        """Record where and how the log ends."""
         report = self.report
         report.ending, report.torn_bytes = self._ending(index, offset)
         self.end, report.end_offset = self.found[index], offset
 
     def _ending(self, index: int, offset: int) -> tuple[Ending, int]:
-        """Return what the rest of a file is, if no batch follows in it; see `classify_end`."""
+        """Classify the rest of a file in which no batch follows; see `classify_end`."""
         file = self.found[index]
         is_recycled = file.header is None or file.header.recycled
         return classify_end(self._contents[index], offset, salt=file.salt, is_recycled=is_recycled)

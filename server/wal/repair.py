@@ -1,15 +1,15 @@
 """Repairs the end of a recovered log, so that writing can resume.
 
-Three things are put right before anything new is written:
+Before a new batch is written:
 
-- The last batch may have been read from the page cache without ever having reached the disk: the process was killed
-  before the sync, or the sync failed and the system dropped the pages. It is written again, the same bytes in the same
-  place, and synced: what recovery read is durable from then on. All batches before it were synced before it was begun.
-- The remains of an incomplete batch are zeroed, so that the next restart meets zeros or new batches and nothing else.
-- A file with damage in it is not written any more. The log continues in the next one. So it does after a loss that was
-  accepted, for its numbers jump there.
+- The last batch is written again, the same bytes in the same place, and synced. It may have been read from the page
+  cache without ever having reached the disk: the process was killed before the sync, or the sync failed and the system
+  dropped the pages. All batches before it were synced before it was begun.
+- The remains of an incomplete batch are zeroed, so that the next restart finds only zeros or new batches there.
+- A damaged file is not written any more. The log continues in the next one. So it does after an accepted loss, because
+  the sequences jump there.
 
-At last the file to be written is named as the newest one (see `log_head`), unless it was before.
+Finally the active file is named as the newest one in the log head (see `log_head`), if it was not before.
 """
 
 import logging
@@ -50,7 +50,7 @@ def resume(
         after_sequence: the next batch gets a higher sequence than this.
 
     Raises:
-        NoSpaceError, OSError: it could not be done; nothing was lost, and another `Wal` may try again.
+        NoSpaceError, OSError: the repair failed; nothing was lost, and another `Wal` may try again.
     """
     found, end = recovery.found, recovery.end
     needed = found.index(end) + 1 if end is not None else 0
@@ -85,10 +85,10 @@ def resume(
 
 
 def remove_unfinished(files: FileSystem, directory: Path) -> None:
-    """Remove the files that a crash has interrupted while they were prepared. Blocking.
+    """Remove files whose preparation was interrupted by a crash. Blocking.
 
     Raises:
-        OSError: whatever the disk says.
+        OSError: any error of the disk.
     """
     for name in files.list_directory(directory):
         if name.endswith(PREPARING_SUFFIX):
@@ -102,10 +102,10 @@ def _write_again(files: FileSystem, found: FoundFile, batch: Batch) -> None:
 
 
 def _size_in_use(size_bytes: int, *, end: int, options: WalOptions) -> int:
-    """Return the size of the file that is written further, if another one is configured now than it has.
+    """Return the new size of the active file, if its size differs from the configured one.
 
-    It is cut: the only file of a log has to leave room for the next one, or it is never recycled. It is not extended,
-    for which a full volume has no room, unless it is too small for a run.
+    It is cut: the only file of a log has to leave space for the next one, or it is never recycled. It is not extended,
+    for which a full volume has no space, unless it is too small for a run.
     """
     if end <= options.file_size_bytes < size_bytes or size_bytes < options.file_size_bytes_min:
         return options.file_size_bytes
@@ -113,9 +113,9 @@ def _size_in_use(size_bytes: int, *, end: int, options: WalOptions) -> int:
 
 
 def _zero_rest(active: LogFile, *, zero_fill: bool) -> None:
-    """Zero the active file after the end of the log, up to its full size, unless it is zeros already.
+    """Zero the active file after the end of the log, up to its full size, unless it is zero already.
 
-    Without `zero_fill`, only what is not zero; what the file lacks of its size stays a hole.
+    Without `zero_fill`, only non-zero bytes; the missing part of the file stays a hole.
     """
     size = active.size_bytes - active.end
     if active.file.size() > active.size_bytes:
@@ -141,10 +141,10 @@ def _is_usable_spare(
         files.rename(found.path, found.path.with_name(found.path.name + DAMAGED_SUFFIX))
         return False
     if not continues and found.number <= recovery.used_number:
-        # A loss was accepted in all files up to here: what is written from now on must not count as lost.
+        # A loss was accepted in all files up to here: new batches must not count as lost.
         files.remove(found.path)
         return False
-    # The one that is named must not be missing at the next start.
+    # The named file must not be missing at the next start.
     if found.size_bytes != options.file_size_bytes and found.number > recovery.named_number:
         files.remove(found.path)
         return False
@@ -157,7 +157,7 @@ def _open(files: FileSystem, found: FoundFile, options: WalOptions) -> LogFile:
         path=found.path,
         salt=found.salt or 0,
         file=files.open(found.path),
-        # A file of another size than is configured now is used up as it is, but a spare has the room that is promised.
+        # An active file keeps its size, whatever is configured now, but a spare has the promised space.
         size_bytes=max(found.size_bytes, options.file_size_bytes),
         end=LOG_FILE_HEADER_BLOCK_BYTES,
         last_sequence=found.last_sequence,

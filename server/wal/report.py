@@ -1,4 +1,4 @@
-"""The results of reading a log back: batches, damage, and where the log continues."""
+"""The results of recovering a log: batches, damage, and where the log continues."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from .log_end import Ending
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """Whose log it is; stored in each file."""
+    """The owner of a log; stored in each file."""
 
     container_id: int
     # Identity of the data folder.
@@ -24,7 +24,7 @@ class LogOwner:
 
 
 class AcceptedLoss(NamedTuple):
-    """What of a log an operator has given up, and what came before: nothing of that is told as damage any more."""
+    """A loss that an operator has accepted: damage in it, and in everything before it, is not reported."""
 
     sequence: int = 0
     # Of the newest file that batches may have been written to by then.
@@ -36,13 +36,13 @@ NOTHING_ACCEPTED: Final = AcceptedLoss()
 
 @dataclass(slots=True)
 class RecoveredBatch:
-    """A batch read back. Runs that were damaged are left out and named by the `Damage` before it."""
+    """A recovered batch. Damaged runs are left out; the `Damage` before it names them."""
 
     sequence: int
     # Clock of the log when it was written, Unix microseconds.
     wall_time_us: int
     runs: list[AppendRun]
-    # Where it is: the name of a file in the folder of the log.
+    # The name of the file in the folder of the log.
     place: str
     offset: int
     size: int
@@ -61,11 +61,11 @@ class Damage:
     last_sequence: int
     # (segment id, offset in the segment, payload bytes) of each lost run, if `is_complete`.
     runs: tuple[tuple[int, int, int], ...] = ()
-    # Whether `runs` names all that was lost; otherwise any segment may have lost something here.
+    # Whether `runs` names everything that was lost; otherwise any segment may have lost something here.
     is_complete: bool = False
-    # Whether all that was lost lay in these bytes; otherwise files are missing, and at most a whole log is lost.
+    # Whether everything lost lay in these bytes; otherwise files are missing, and at most a whole log is lost.
     is_bounded: bool = True
-    # Whether it is the end of the log that is lost: any number of batches may have followed.
+    # Whether the end of the log is lost: any number of batches may have followed.
     is_end: bool = False
     reason: str = ""
 
@@ -79,25 +79,25 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveryReport:
-    """What reading the log back has come to so far."""
+    """The result of recovering a log, so far."""
 
     # CORRUPT if there is any damage, else how the log ends.
     ending: Ending = Ending.END
-    # Bytes of the incomplete batch at the end; they were never acknowledged, and are cut.
+    # Bytes of the incomplete batch at the end; they were never acknowledged, and are truncated.
     torn_bytes: int = 0
     damages: list[Damage] = field(default_factory=list)
-    # 0 where the log holds no batch.
+    # 0 if the log has no batch.
     first_sequence: int = 0
     last_sequence: int = 0
     batch_count: int = 0
     size_bytes: int = 0
     # Names of the files.
     places: tuple[str, ...] = ()
-    # Where the log ends in its last file, 0 where there is none.
+    # Where the log ends in its last file, 0 if there is none.
     end_offset: int = 0
-    # The highest number of a file that batches were written to, or may have been, also of one that is missing.
+    # The highest number of a file that batches were, or may have been, written to, including missing files.
     used_file_number: int = 0
-    # Of a log in an object store: for each earlier epoch, the first sequence that is not in it any more.
+    # For a log in an object store: for each earlier epoch, the first sequence that is not part of it.
     epoch_ends: dict[int, int] = field(default_factory=dict)
 
 
@@ -110,6 +110,6 @@ class FoundFile:
     header: FileHeader | None = None
     salt: int | None = None
     size_bytes: int = 0
-    # The highest sequence that is, or was, in it; 0 where there is none.
+    # The highest sequence that is, or was, in the log; 0 if there is none.
     last_sequence: int = 0
     is_damaged: bool = False

@@ -1,17 +1,17 @@
-"""Group commit: one thread that turns whatever is queued into one write and one sync.
+"""Group commit: one thread writes all queued runs with one write and one sync.
 
-Theory. While one batch is being synced, the runs that arrive queue up, and all of them are the next batch: the slower
-the disk, the larger the batches. There is no timer, and an idle log answers after exactly one sync. The event loop
-appends to a deque and rings a bell only if the thread sleeps; the thread puts the finished batch on another deque and
-rings the loop only if it was not rung since the loop last emptied that deque. So under load neither side makes many
-system calls to wake the other.
+Theory. While one batch is being synced, arriving runs queue up, and all of them form the next batch: the slower the
+disk, the larger the batches. There is no timer, and an idle log answers after exactly one sync. The event loop appends
+to a deque and rings a bell only if the thread sleeps; the thread puts the finished batch on another deque and rings the
+loop only if it was not rung since the loop last emptied that deque. So under load neither side makes many system calls
+to wake the other.
 
-Order. Runs are written, and handed back, in the order submitted. One write is in flight at a time: the next begins
-only when the sync of the last has returned. Recovery relies on it.
+Order. Runs are written, and handed back, in the order submitted. One write is in flight at a time: the next begins only
+when the sync of the last has returned. Recovery relies on it.
 
-Failure. A write or sync that fails ends the thread forever. The runs in it and after it are of unknown outcome; the
-bytes stay as they are, and no sync is repeated: the system may have dropped what it could not write, and a second
-sync would then succeed without them.
+Failure. A failed write or sync ends the thread forever. The runs in it and after it have an unknown outcome; the bytes
+stay as they are, and no sync is repeated: the system may have dropped pages that it could not write, and a second sync
+would then succeed without them.
 """
 
 import logging
@@ -43,21 +43,21 @@ class DurableBatch(NamedTuple):
     sequence: int
     wall_time_us: int
     size: int
-    # What was left of the active file, and how many files had been taken from the pool, when it was written.
+    # Free space in the active file, and how many files had been taken from the pool, when it was written.
     room_bytes: int
     taken_count: int
-    # How long write and sync took.
+    # Duration of write and sync.
     duration_s: float
 
 
 class WriterExit(NamedTuple):
-    """The thread has ended; with an error if not because it was told to."""
+    """The thread has ended; with an error unless it was stopped."""
 
     error: BaseException | None
 
 
 class ResumptionPoint(NamedTuple):
-    """Where the writer resumes: in which file, after which batch, and what names that file."""
+    """Where the writer resumes: the file, the last batch, and the log head that names the file."""
 
     active: LogFile
     newest: LogHeadFile
@@ -101,7 +101,7 @@ class LogWriter:
         self._needs_closing_batch = False
         # Why nothing may be written any more.
         self._failure: BaseException | None = None
-        # When the write in flight began, on the monotonic clock; None when the disk is not being waited for.
+        # When the write in flight began, on the monotonic clock; None if no write is in flight.
         self.writing_since_s: float | None = None
         self._thread = threads.thread(self._run, name="millrace-wal")
 
@@ -124,15 +124,16 @@ class LogWriter:
             self._bell.ring()
 
     def write_lone(self, runs: list[AppendRun]) -> DurableBatch | None:
-        """Write one batch in the calling thread, while the log thread sleeps; `observe` is to follow.
+        """Write one batch in the calling thread, while the log thread sleeps; call `observe` afterwards.
 
         Returns:
             None, and nothing was done, if the thread does not sleep or the runs do not fit the active file.
 
         Raises:
-            LogFailedError: the log failed; `deliver` is about to be told. Nothing may be submitted any more.
+            LogFailedError: the log failed; `deliver` is about to report it. Nothing may be submitted any more.
         """
-        # Asleep, or between its last look at the queue and its sleep: it touches nothing until it is rung.
+        # The thread is asleep, or between its last check of the queue and its sleep: it touches nothing until it is
+        # rung.
         if not self._is_idle or BATCH_HEADER_SIZE_BYTES + sum(map(_cost, runs)) > self._active.room_bytes:
             return None
         try:
@@ -145,7 +146,7 @@ class LogWriter:
             raise self._failure from error
 
     def stop(self) -> None:
-        """Let the thread write what is queued and then end, which `deliver` is told."""
+        """Let the thread write the queued runs and then end, which `deliver` reports."""
         self._is_stopping = True
         self._bell.ring()
 
@@ -170,7 +171,7 @@ class LogWriter:
         self._deliver(WriterExit(self._failure))
 
     def _fail(self, error: BaseException) -> None:
-        """Write nothing any more."""
+        """Stop all writing."""
         self.writing_since_s = None
         if isinstance(error, LogClosedError):
             self._failure = error
@@ -185,8 +186,8 @@ class LogWriter:
         """Sleep until there are runs; return those of the next batch, which fits the active file. Empty at the end."""
         queue = self._queue
         while not queue:
-            # The order matters: say that we sleep, then check again, so that a run queued in between is seen by
-            # us or its submitter sees that we sleep.
+            # The order matters: mark the thread as idle, then check again, so that either the thread sees a run queued
+            # in between, or its submitter sees that the thread is idle.
             self._is_idle = True
             if queue:
                 self._is_idle = False
@@ -235,13 +236,13 @@ class LogWriter:
             )
 
     def _closing_batch(self) -> DurableBatch | None:
-        """Prove to the next recovery that the batch before was acknowledged, if there is room for the proof."""
+        """Write a batch that proves to the next recovery that the batch before was acknowledged, if there is space."""
         if self._needs_closing_batch and self._active.room_bytes >= BATCH_HEADER_SIZE_BYTES:
             return self._write([])
         return None
 
     def _roll(self) -> None:
-        """Continue in the next file, which is named as the newest before anything is written to it."""
+        """Continue in the next file, which is named in the log head before anything is written to it."""
         file = self._pool.take()
         self._taken_count += 1
         self.writing_since_s = self._clock.monotonic_s()
@@ -257,5 +258,5 @@ class LogWriter:
 
 
 def _cost(run: AppendRun) -> int:
-    """Return what a run takes of a batch."""
+    """Return the size of a run in a batch."""
     return RUN_ENTRY_SIZE_BYTES + len(run.frames)

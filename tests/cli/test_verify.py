@@ -219,7 +219,7 @@ def test_a_lost_newest_log_file_is_found(verify: Verify, killed_folder: Path) ->
 
     findings = verify(killed_folder)
 
-    assert ("containers/0000/wal/wal-0000000000000001.log", "this file is missing, the newest of the log") in [
+    assert ("containers/0000/wal/wal-0000000000000001.log", "the newest log file is missing") in [
         (finding["file"], finding["what"]) for finding in findings
     ]
     assert "what it held is not known" in findings[0]["lost"]

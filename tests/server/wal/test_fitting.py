@@ -44,7 +44,7 @@ def test_a_volume_of_64_mib_is_refused_and_the_error_names_what_would_fit() -> N
         fitted(DEFAULT, volume(64 * MIB), FOLDER, log_bytes=0)
 
     assert str(refused.value) == (
-        "/data/containers/0000/wal: the volume has room for 64.0 MiB, and 76.0 MiB are needed: two log files of "
+        "/data/containers/0000/wal: the volume has space for 64.0 MiB, but 76.0 MiB are needed: two log files of "
         "34.0 MiB, which hold wal.run_size_bytes_max, 17 MiB, and wal.headroom_bytes, 17 MiB; and 8.0 MiB for "
         "checkpoints and chunks. Use a larger volume, or set wal.run_size_bytes_max=13 MiB and "
         "wal.headroom_bytes=13 MiB"

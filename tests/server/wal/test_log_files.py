@@ -77,7 +77,7 @@ async def test_at_its_bound_the_log_refuses_appends_and_takes_control_records(fi
     await until(lambda: log.wal.statistics().spare_files == 1)
     while log.wal.refusal is None:
         await log.append(bytes(1000))
-    await until(lambda: log.wal.refusal == "the log has reached its bound of 4 files")
+    await until(lambda: log.wal.refusal == "the log has reached its limit of 4 files")
     with pytest.raises(NoSpaceError, match="its bound of 4 files") as caught:
         await log.append(bytes(SMALL.run_size_bytes_max - 64))
     assert caught.value.retriable
@@ -110,7 +110,7 @@ async def test_a_full_disk_refuses_appends_until_there_is_space(files: MemoryFil
     log = await open_log(files)
     while log.wal.refusal is None:
         await log.append(bytes(1000))
-    await until(lambda: log.wal.refusal == "the disk has no room for another log file")
+    await until(lambda: log.wal.refusal == "the disk has no space for another log file")
     await log.submit_run(control_run(b"delete"))
     assert log.wal.refusal is not None
 

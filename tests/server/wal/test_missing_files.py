@@ -24,7 +24,7 @@ def test_a_log_without_its_newest_file_is_not_a_shorter_log(files: MemoryFileSys
     assert sequences(found) == [1, 2]
     assert report.ending is Ending.CORRUPT
     assert [str(damage) for damage in damages] == [
-        f"{SECOND.name} offset=0 size=0 sequences=3-3 runs=0+unknown: this file is missing, the newest of the log"
+        f"{SECOND.name} offset=0 size=0 sequences=3-3 runs=0+unknown: the newest log file is missing"
     ]
 
 
@@ -39,7 +39,7 @@ def test_a_file_that_was_emptied_has_lost_its_batches(files: MemoryFileSystem, p
 
     assert report.ending is Ending.CORRUPT
     reasons = {damage.reason for damage in damages if not damage.is_complete}
-    gap, end = "valid batches follow unreadable bytes", "the batches of this file are gone"
+    gap, end = "valid batches follow unreadable bytes", "the batches of this file are missing"
     assert reasons == {gap if path == FIRST else end}
 
 
@@ -52,7 +52,9 @@ def test_files_before_the_newest_were_all_written(files: MemoryFileSystem) -> No
     found, damages, _ = read(files)
 
     assert sequences(found) == [1, 2]
-    assert [(damage.place, damage.reason) for damage in damages] == [(SECOND.name, "the batches of this file are gone")]
+    assert [(damage.place, damage.reason) for damage in damages] == [
+        (SECOND.name, "the batches of this file are missing")
+    ]
 
 
 def test_another_use_of_the_newest_file_is_not_taken_for_it(files: MemoryFileSystem) -> None:

@@ -573,7 +573,7 @@ async def test_a_store_that_does_not_take_a_batch_ends_the_log_once(store: Gated
     store.create = refuse  # type: ignore[method-assign]
     one.submit(b"b")
     await until(lambda: bool(one.failures))
-    assert "did not take batch 2" in str(one.failures[0])
+    assert "did not accept batch 2" in str(one.failures[0])
     await one.log.close()
     assert len(one.failures) == 1
     assert one.acked == [b"a"]

@@ -107,7 +107,7 @@ def test_at_the_bound_nothing_more_is_made_until_something_is_recycled(
         file.last_sequence = sequence
         pool.put_full(file)
     assert pool.unused_files(SMALL.files_max) == 0
-    assert pool.problem == "the log has reached its bound of 4 files"
+    assert pool.problem == "the log has reached its limit of 4 files"
 
     pool.recycle(0)
     assert pool.full_count == 4
@@ -181,7 +181,7 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
     until(pool, ready=1)
 
     assert pool.unused_files(0) == 1
-    assert pool.problem == "the disk has no room for another log file"
+    assert pool.problem == "the disk has no space for another log file"
     files.capacity_bytes = 3 * SMALL.file_size_bytes
     with pool._changed:
         assert pool._changed.wait_for(lambda: pool.unused_files(0) == 3, timeout=PATIENCE_S)
