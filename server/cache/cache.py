@@ -1,19 +1,18 @@
 """The page cache of catch-up reads.
 
-It holds *extents*: ranges of segments, disjoint, at most a page long, never across a border of the page grid. A miss at
-some offset fetches from there to the end of its page, or to the next thing that is there or on its way; so no byte is
-fetched twice, and no byte before what was asked for is needed to serve it (it may be damaged, or truncated).
+It stores *extents*: ranges of segments, disjoint, at most a page long, never across a border of the page grid. A miss
+at some offset fetches from there to the end of its page, or to the next extent or fetch in progress; so no byte is
+fetched twice, and no byte before the requested one is needed to serve it (it may be damaged, or truncated).
 
-    read(...)    returns what is in memory at once, without a coroutine; else starts to fetch what is missing, one fetch
-                 for however many readers wait for the same bytes, and returns something to await
+    read(...)    returns what is in memory at once, without a coroutine; else starts to fetch the missing bytes, one
+                 fetch for however many readers wait for them, and returns an awaitable
 
-The bytes of a segment never change, so nothing here can be stale. Which extents leave is decided by `eviction`: a read
-of bytes that were read before, in the same extent, counts as using it again, so one pass over it, in however small
-steps, does not.
+The bytes of a segment never change, so no extent can be stale. `eviction` decides which extents leave: a repeated read
+of bytes in the same extent counts as reuse; a single pass over it, in however small steps, does not.
 
 Memory. An extent costs its bytes and a fixed sum for the objects around them; a view that keeps much more memory alive
-than it shows is copied. Views that were handed out stay valid after their extent was evicted, and are the reader's
-cost then. Everything belongs to one event loop and is called in it.
+than it shows is copied. Views that were handed out stay valid after their extent was evicted, and are then charged to
+the reader. Everything belongs to one event loop and is called in it.
 """
 
 import asyncio
@@ -33,8 +32,8 @@ EXTENT_COST_BYTES: Final = 1024
 """Charged for each extent beside its bytes: the objects that make it up, so that tiny extents are bounded too."""
 
 Fetch = Callable[[int, int], Awaitable[Buffer]]
-"""`fetch(offset, size)` reads a segment from tier 2, at least one byte from `offset` on and at most `size`. It answers
-with fewer where it must (a chunk ends, a damaged page begins) and raises a `ServerError` when there is not even one.
+"""`fetch(offset, size)` reads a segment from tier 2, at least one byte from `offset` on and at most `size`. It returns
+fewer bytes where it must (a chunk ends, a damaged page begins) and raises a `ServerError` if not even one can be read.
 The bytes must not change afterwards."""
 
 
@@ -47,14 +46,14 @@ class _Source:
     border_after: Callable[[int], int] | None
 
     def fetch_end(self, offset: int, page_end: int) -> int:
-        """Return up to where one fetch from `offset` on goes."""
+        """Return the end of a fetch that starts at `offset`."""
         end = min(self.end, page_end)
         return end if self.border_after is None else min(end, self.border_after(offset))
 
 
 @dataclass(slots=True, kw_only=True)
 class CacheStatistics:
-    """Counters since the start, and sizes now."""
+    """Counters since the start, and current sizes."""
 
     budget_bytes: int
     size_bytes: int = 0
@@ -68,7 +67,7 @@ class CacheStatistics:
     """Reads answered from memory alone."""
     misses_total: int = 0
     joins_total: int = 0
-    """Times that a read waited for a fetch which was under way already."""
+    """Reads that waited for a fetch already in progress."""
     fetches_total: int = 0
     fetches_ahead_total: int = 0
     fetch_failures_total: int = 0
@@ -103,12 +102,12 @@ class _Extent:
         self.cost = memoryview(data.obj).nbytes + EXTENT_COST_BYTES
         # The furthest place that was read: a read that starts below it uses the extent again.
         self.read_until = offset
-        # Fetched ahead, and not read since.
+        # Read ahead, and not read since.
         self.unread = unread
 
 
 class _Flight:
-    """A fetch of [offset, end) on its way, which any number of readers may wait for."""
+    """A fetch of [offset, end) in progress, which any number of readers may await."""
 
     __slots__ = ("ahead", "discarded", "end", "offset", "segment_id", "task")
 
@@ -117,7 +116,7 @@ class _Flight:
         self.offset = offset
         self.end = end
         self.ahead = ahead
-        # The range was dropped or truncated meanwhile: readers that wait are served, nothing is kept.
+        # The range was dropped or truncated meanwhile: waiting readers are served, nothing is cached.
         self.discarded = False
         self.task: asyncio.Task[memoryview]
 
@@ -141,9 +140,9 @@ class PageCache:
         self._unread_bytes_max = int(options.budget_bytes * options.read_ahead_share)
 
     def get(self, segment_id: int, offset: int, size: int) -> list[memoryview] | None:
-        """Return cached bytes from `offset` on, in pieces, up to `size`; None if there is not even one.
+        """Return cached bytes from `offset` on, in pieces, up to `size`; None if the first byte is not cached.
 
-        It is fewer than `size` where the cached bytes end. Nothing is copied.
+        Returns fewer than `size` if the cached bytes end earlier. Nothing is copied.
         """
         assert size > 0
         pieces = []
@@ -165,26 +164,26 @@ class PageCache:
     ) -> list[memoryview] | PendingRead:
         """Return bytes from `offset` on, in pieces, at least one byte and up to `size`.
 
-        Cached bytes are returned at once, fewer than `size` where they end. If the first byte is not cached, everything
-        up to `size` that is missing is being fetched when this returns; awaiting the result waits for it, and nothing
-        is looked up again. A sequential reader starts fetches ahead of it, either way.
+        Cached bytes are returned at once, fewer than `size` if they end earlier. If the first byte is not cached,
+        fetches of everything missing up to `size` are in progress when this returns; awaiting the result waits for
+        them, without another lookup. For a sequential reader, pages ahead of it are fetched in both cases.
 
-        What is awaited is fewer than `size` where a fetch gave fewer or failed; the error comes with the read that
-        starts there. Concurrent reads of the same bytes share one fetch and its error; an error is not remembered.
-        Cancelling is safe, and does not cancel the fetch for others.
+        The awaited result has fewer bytes than `size` if a fetch returned fewer or failed; the error is raised by the
+        read that starts there. Concurrent reads of the same bytes share one fetch and its error; an error is not
+        cached. Cancelling is safe, and does not cancel the fetch for others.
 
         Args:
             segment_id: the segment.
-            offset: the first byte wanted.
-            size: most bytes wanted, at least 1.
+            offset: the first requested byte.
+            size: the most bytes to return, at least 1.
             fetch: reads the segment from tier 2.
-            end: the first offset that `fetch` cannot give: up to there pages are fetched whole, and ahead of a
+            end: the first offset that `fetch` cannot read: up to there pages are fetched whole, and ahead of a
                 sequential reader. By default the end of this read.
-            border_after: returns the first offset above the one given that a fetch from there does not reach, since
-                another chunk begins. A fetch that ended short of its page would leave a gap in what is read ahead.
+            border_after: returns the first offset above the given one that a fetch from there does not reach, because
+                another chunk begins. A fetch that ended short of its page would leave a gap in the read-ahead.
 
         Raises:
-            ServerError: what the fetch of the first byte raised; from awaiting.
+            ServerError: the error of fetching the first byte; when awaited.
             ShuttingDownError: the cache was closed.
         """
         limit = offset + size if end is None else end
@@ -204,7 +203,7 @@ class PageCache:
         self._fetch_ahead(run, segment_id, stop, source)
 
         async def finish() -> list[memoryview]:
-            # Another read's fetch, which this one waited for, may have given fewer bytes than it was to, and none of
+            # Another read's fetch, which this one waited for, may have returned fewer bytes than expected, and none of
             # ours. It is over now, so planning again starts a fetch at our offset, or waits for another one.
             found = await self._collect(steps)
             while not found:
@@ -215,11 +214,11 @@ class PageCache:
         return PendingRead(finish)
 
     def truncate(self, segment_id: int, offset: int) -> None:
-        """Drop what is wholly below `offset`. A straddling extent stays: callers keep to the valid range."""
+        """Drop extents wholly below `offset`. A straddling extent stays: callers keep to the valid range."""
         self._drop(segment_id, below=offset)
 
     def drop_segment(self, segment_id: int) -> None:
-        """Drop all of a segment; fetches under way for it are not kept."""
+        """Drop all of a segment; fetches in progress for it are not cached."""
         self._drop(segment_id, below=None)
 
     def statistics(self) -> CacheStatistics:
@@ -273,7 +272,7 @@ class PageCache:
     def _plan(
         self, segment_id: int, offset: int, stop: int, source: _Source
     ) -> list[tuple[memoryview | _Flight, int, int]]:
-        """Return where each part of [offset, stop) comes from, having started the fetches for what is missing."""
+        """Return the source of each part of [offset, stop), and start the fetches for the missing parts."""
         if self._closed:
             raise ShuttingDownError("the cache is closed")
         steps: list[tuple[memoryview | _Flight, int, int]] = []
@@ -296,7 +295,7 @@ class PageCache:
         return steps
 
     async def _collect(self, steps: list[tuple[memoryview | _Flight, int, int]]) -> list[memoryview]:
-        """Wait for the parts in order and stop at the first that comes short; raise only if our first byte failed."""
+        """Wait for the parts in order and stop at the first short one; raise only if our first byte failed."""
         pieces: list[memoryview] = []
         for source, position, until in steps:
             if isinstance(source, memoryview):
@@ -308,7 +307,7 @@ class PageCache:
                 raise ShuttingDownError("the cache was closed while reading")
             error = source.task.exception()
             if error is not None:
-                # The fetch of others may have failed before it came to our bytes: they are asked for again.
+                # Another reader's fetch may have failed before it reached our bytes: they are fetched again.
                 if isinstance(error, ServerError) and (pieces or source.offset < position):
                     break
                 raise error
@@ -343,7 +342,7 @@ class PageCache:
     # Fetching
 
     def _start(self, segment_id: int, offset: int, source: _Source, *, ahead: bool) -> _Flight:
-        """Start a fetch from `offset` on, up to the end of its page or to what is there or on its way."""
+        """Start a fetch from `offset` to the end of its page, or to the next extent or fetch in progress."""
         end = source.fetch_end(offset, self._page_end(offset))
         end = self._extents.next_start(segment_id, offset, end)
         end = self._flights.next_start(segment_id, offset, end)
@@ -364,7 +363,7 @@ class PageCache:
         async with self._gate:
             data = memoryview(await fetch(flight.offset, size))
         assert 0 < len(data) <= size, "the fetch broke its contract"
-        # The same step takes the flight off and puts the bytes in: at no moment would another read miss both.
+        # Remove the flight and add its bytes in one step, so that no other read misses both.
         self._take_off(flight)
         self._statistics.fetched_bytes_total += len(data)
         if not flight.discarded and not self._closed:
@@ -374,7 +373,7 @@ class PageCache:
     def _landed(self, flight: _Flight, task: asyncio.Task[memoryview]) -> None:
         self._tasks.discard(task)
         self._take_off(flight)
-        # Asking for the exception marks it as seen: perhaps no reader waits, and one that does gets it anyway.
+        # Retrieving the exception marks it as seen: perhaps no reader waits, and one that does receives it anyway.
         if not task.cancelled() and task.exception() is not None:
             self._statistics.fetch_failures_total += 1
 

@@ -1,12 +1,12 @@
-"""Which entries leave a full cache: a segmented LRU, as a pure policy over keys and costs.
+"""Eviction from a full cache: a segmented LRU, as a pure policy over keys and costs.
 
-A new entry starts on *probation*. An entry that is used again becomes *protected*, up to a share of the budget; beyond
-that the protected entry unused for longest returns to probation, as its newest. Victims are taken from probation, the
-oldest first, and from the protected only when nothing else is left.
+A new entry starts on *probation*. An entry that is reused becomes *protected*, up to a share of the budget; beyond that
+the least recently used protected entry returns to probation, as its newest. Victims are taken from probation, oldest
+first, and from the protected entries only when probation is empty.
 
-So a scan, however long, flows through probation and pushes out only what was used once; what was used again stays. A
-plain LRU would be emptied by every reader that catches up on more than the budget. (2Q and ARC also remember entries
-that were evicted; they protect only what misses a second time, and a miss here costs a read of tier 2.)
+So a scan, however long, flows through probation and evicts only entries that were used once; reused entries stay. A
+plain LRU would be emptied by every reader that catches up on more than the budget. (2Q and ARC also remember evicted
+entries; they protect only entries that miss a second time, and a miss here costs a read of tier 2.)
 """
 
 from collections import OrderedDict
@@ -42,7 +42,7 @@ class SegmentedLru(Generic[Key]):
         return key in self._probation or key in self._protected
 
     def admit(self, key: Key, cost: int) -> list[Key]:
-        """Enter a new entry of at most the budget; return the victims, which are entries no more."""
+        """Add an entry of at most the budget; return the victims, which are removed."""
         assert key not in self
         assert 0 < cost <= self.budget_bytes
         victims = []
@@ -53,7 +53,7 @@ class SegmentedLru(Generic[Key]):
         return victims
 
     def use_again(self, key: Key) -> None:
-        """Protect an entry, or mark a protected one as the one used last. One too big to be protected is not."""
+        """Protect an entry, or mark a protected one as most recently used. An entry too big to be protected stays."""
         if key in self._protected:
             self._protected.move_to_end(key)
             return
@@ -70,7 +70,7 @@ class SegmentedLru(Generic[Key]):
             self._probation[oldest] = cost
 
     def remove(self, key: Key) -> None:
-        """Take out an entry that was dropped for another reason than its cost."""
+        """Remove an entry that was dropped for another reason than its cost."""
         cost = self._probation.pop(key, 0)
         if not cost:
             cost = self._protected.pop(key)

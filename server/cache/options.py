@@ -21,7 +21,7 @@ class CacheOptions:
     """
 
     budget_bytes: int = 256 * MIB
-    # Large, since a fetch costs a change of threads.
+    # Large, because a fetch costs a thread switch.
     page_size_bytes: int = 1 * MIB
     protected_share: float = 0.8
     read_ahead_bytes: int = 4 * MIB

@@ -1,7 +1,7 @@
-"""Recognising sequential readers: one whose read starts where an earlier read of the segment ended.
+"""Detects sequential readers: readers whose read starts where an earlier read of the segment ended.
 
-No reader names itself: the place where a read ended is remembered as a *run*, and the read that starts there
-continues it. Of two readers side by side the first takes the run with it and the second finds it again at its end.
+Readers are not identified: the place where a read ended is remembered as a *run*, and the read that starts there
+continues it. Of two readers side by side the first takes over the run, and the second finds it again at its end.
 """
 
 from collections import OrderedDict
@@ -15,22 +15,22 @@ _FIRST_PAGES: Final = 2
 
 @dataclass(slots=True)
 class Run:
-    """What one sequential reader did so far."""
+    """Progress of one sequential reader."""
 
     length: int = 0
     """Bytes read without a gap."""
     horizon: int = 0
-    """Up to where pages were asked for ahead of the reader."""
+    """The end of the pages requested ahead of the reader."""
 
 
 class SequentialReaders:
-    """The runs of the readers that read last, by the place where each continues."""
+    """The runs of the most recent readers, by the offset where each continues."""
 
     def __init__(self, options: CacheOptions) -> None:
         self._runs_max = options.readers_max
         self._ahead_bytes_max = options.read_ahead_bytes
         self._page_size = options.page_size_bytes
-        # The one that read longest ago first.
+        # Least recently read first.
         self._runs: OrderedDict[tuple[int, int], Run] = OrderedDict()
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class SequentialReaders:
         return self._runs.pop((segment_id, offset), None) or Run()
 
     def put(self, run: Run, segment_id: int, *, start: int, end: int) -> None:
-        """Note that a read of the run took [start, end)."""
+        """Record that a read of the run took [start, end)."""
         run.length += end - start
         key = (segment_id, end)
         present = self._runs.get(key)
@@ -52,10 +52,10 @@ class SequentialReaders:
             self._runs.popitem(last=False)
 
     def plan(self, run: Run, *, end: int, limit: int) -> tuple[int, int]:
-        """Return the range to fetch ahead of a read that will end at `end`; empty when there is nothing to do.
+        """Return the range to fetch ahead of a read that will end at `end`; empty if there is nothing to fetch.
 
-        As far ahead as the reader came so far, at least two pages and at most the option; nothing for a first read, and
-        nothing from `limit` on. Whole pages at a time: until a page is due, the range is empty.
+        As far ahead as the reader has read so far, at least two pages and at most the option; nothing for a first read,
+        and nothing from `limit` on. Whole pages at a time: until a page is due, the range is empty.
         """
         start = max(end, run.horizon)
         if not run.length or not self._ahead_bytes_max:

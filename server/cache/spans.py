@@ -1,4 +1,4 @@
-"""Ranges of segments, found by the bytes they hold."""
+"""Ranges of segments, looked up by the bytes they cover."""
 
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
@@ -18,7 +18,7 @@ SpanT = TypeVar("SpanT", bound=Span)
 
 
 class Spans(Generic[SpanT]):
-    """Disjoint spans of any number of segments, ordered by offset; each question costs a binary search.
+    """Disjoint spans of any number of segments, ordered by offset; each lookup costs a binary search.
 
     One tree for all segments, because there may be very many with one span each.
     """
@@ -36,11 +36,11 @@ class Spans(Generic[SpanT]):
         yield from self._spans.values()
 
     def __contains__(self, span: SpanT) -> bool:
-        """Return whether this very span is here, not another one that starts at the same byte."""
+        """Return whether this very span is included, not another one that starts at the same byte."""
         return self._spans.get((span.segment_id, span.offset)) is span
 
     def add(self, span: SpanT) -> None:
-        """Add a span that overlaps no other one."""
+        """Add a span that overlaps no other."""
         assert span.offset < span.end
         assert self.next_start(span.segment_id, span.offset, span.end) == span.end
         assert self.covering(span.segment_id, span.offset) is None
@@ -52,7 +52,7 @@ class Spans(Generic[SpanT]):
         assert removed is span
 
     def covering(self, segment_id: int, offset: int) -> SpanT | None:
-        """Return the span that holds the byte at `offset`."""
+        """Return the span that contains the byte at `offset`."""
         span = self._spans.get((segment_id, offset))
         if span is not None:
             return span
@@ -62,7 +62,7 @@ class Spans(Generic[SpanT]):
         return None
 
     def next_start(self, segment_id: int, offset: int, end: int) -> int:
-        """Return where the first span after `offset` starts, or `end` if that comes first."""
+        """Return the start of the first span after `offset`, or `end` if that comes first."""
         for _, start in self._spans.irange((segment_id, offset), (segment_id, end), inclusive=(False, False)):
             return start
         return end

@@ -1,4 +1,4 @@
-"""Tier 2: where the server keeps the bytes of segments for long, in files that never change (chunks)."""
+"""Tier 2: the long-term storage of segments, in files that never change (chunks)."""
 
 from .event_times import ANY_TIMES, NO_TIMES, EventTimes, event_times
 from .identity import ChunkRecord

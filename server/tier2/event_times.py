@@ -1,7 +1,7 @@
-"""The earliest and the latest event time in some bytes of a segment, from the headers of its blocks.
+"""The earliest and the latest event time in a range of a segment, from the headers of its blocks.
 
-So a search by event time skips what cannot hold the event, though event times need not ascend: writers choose them.
-Bytes that are no event blocks, those of a raw segment, may hold anything.
+With them a search by event time skips ranges that cannot contain the event, although event times need not ascend:
+writers choose them. Bytes that are not event blocks, those of a raw segment, may contain anything.
 """
 
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ class EventTimes(NamedTuple):
 
 NO_TIMES: Final = EventTimes(_INT64_MAX, _INT64_MIN)
 ANY_TIMES: Final = EventTimes(_INT64_MIN, _INT64_MAX)
-"""What is known of bytes that are no event blocks."""
+"""The range for bytes that are not event blocks."""
 
 
 def event_times(payload: Buffer) -> EventTimes:
@@ -35,7 +35,7 @@ def event_times(payload: Buffer) -> EventTimes:
     low, high = NO_TIMES
     position, last = 0, len(payload) - BLOCK_HEADER_SIZE_BYTES
     unpack = HEADER_STRUCT.unpack_from
-    # No object for each header: there may be 200,000 in a chunk.
+    # No object for each header: a chunk may have 200,000.
     while position <= last:
         header = unpack(payload, position)
         size = header[_SIZE]

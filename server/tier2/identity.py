@@ -1,7 +1,7 @@
-"""Which chunk a file must be: what its name and the record of it say, held against its own summary.
+"""Checks that a file is the expected chunk: compares its name and its record with its own summary.
 
-A file can be sound and still be the wrong one: two files that changed places, one of an older epoch or of another
-place under this name, one of another server. Its checksums hold. So nothing of a chunk is used before this check.
+A file can be sound and still be the wrong one: two files swapped, a chunk of an older epoch or of another place under
+this name, a chunk of another server. Its checksums match. So nothing of a chunk is used before this check.
 """
 
 from typing import Final, NamedTuple
@@ -36,20 +36,20 @@ class ChunkRecord(NamedTuple):
 
 
 _RECORDED: Final = tuple(name for name in ChunkRecord._fields if name in Summary._fields)
-"""What both a record and a summary say."""
+"""Fields that both a record and a summary have."""
 
 
 def check_identity(summary: Summary, *, name: str, offset: int, record: ChunkRecord | None) -> None:
-    """Raise unless the summary is that of the chunk that is meant.
+    """Raise unless the summary is that of the expected chunk.
 
-    A record says more than a name: of two chunks that two servers wrote to one place under one epoch, such as a server
-    and a copy of its folder, it tells the one from the other by its events and times.
+    A record is more specific than a name: of two chunks that two servers wrote to one place under one epoch, such as a
+    server and a copy of its folder, it distinguishes them by their events and times.
 
     Args:
         summary: of the file, matching its checksum.
         name: of the file.
-        offset: where in the file the summary is.
-        record: what the segment knows of the chunk, None if nothing refers to it.
+        offset: of the summary in the file.
+        record: the segment's record of the chunk, None if nothing refers to it.
 
     Raises:
         ChunkIdentityError: it is another chunk.

@@ -1,12 +1,12 @@
 """Names and bytes of chunks.
 
-The format is declared, and described byte by byte, in `millrace.wire.schema.chunk`; this module turns it into values
-and back. The name of a chunk says what it holds, so that publishing it twice is publishing it once, and so that the
-list of chunks of a segment can be rebuilt from names alone:
+The format is declared, and described byte by byte, in `millrace.wire.schema.chunk`; this module encodes and decodes it.
+The name of a chunk identifies its content, so that publishing it twice is idempotent, and so that the list of chunks of
+a segment can be rebuilt from names alone:
 
     segments/07/0000000000000007-00000000000000000100-000000000005-00000002.chunk
              |  segment id, hex  start offset         length       container epoch, hex
-             the lowest byte of the id: 256 folders, made once, however many segments come and go
+             the lowest byte of the id: 256 folders, made once, however many segments are created and deleted
 """
 
 import re
@@ -39,14 +39,14 @@ _NAME: Final = re.compile(
 
 
 class IndexEntry(NamedTuple):
-    """One entry of a sparse index: what is known about the border between two appends."""
+    """One entry of a sparse index: the border between two appends."""
 
     offset: int
     """Place in the segment where an append starts."""
     events: int
     """Events of the segment before that place."""
     wall_time_us: int
-    """Log wall time of the append that starts there, kept monotone."""
+    """Log wall time of the append that starts there, made monotone."""
     timestamp_us_min: int = NO_TIMES.min_us
     """The least event time from there to the next entry, or the end of the chunk."""
     timestamp_us_max: int = NO_TIMES.max_us
@@ -56,8 +56,8 @@ class IndexEntry(NamedTuple):
         return EventTimes(self.timestamp_us_min, self.timestamp_us_max)
 
     def widened(self, times: EventTimes) -> "IndexEntry":
-        """Return the entry of an interval that holds these event times, too."""
-        # Not by `_replace`: each entry of each chunk comes here.
+        """Return the entry with its interval widened by these event times."""
+        # Not by `_replace`: this runs for each entry of each chunk.
         low, high = times
         return IndexEntry(
             self.offset,
@@ -70,7 +70,7 @@ class IndexEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkId:
-    """What the name of a chunk says."""
+    """The fields of a chunk's name."""
 
     segment_id: int
     start_offset: int
@@ -92,12 +92,12 @@ def chunk_name(chunk: ChunkId) -> str:
 
 
 def segment_prefix(segment_id: int) -> str:
-    """Return what the names of all chunks of a segment start with, and no others; they sort by start offset."""
+    """Return the common prefix of the names of all chunks of a segment, and of no others; they sort by start offset."""
     return f"segments/{segment_id & 0xFF:02x}/{segment_id:016x}-"
 
 
 def parse_chunk_name(name: str) -> ChunkId | None:
-    """Return what a name says, or None if it is not one that `chunk_name` gives."""
+    """Parse the name of a chunk; None if `chunk_name` would not produce it."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -155,14 +155,14 @@ assert Summary._fields == _SUMMARY.names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkFooter:
-    """All of a chunk but its payload: enough to read and check any part of that. A few KiB, worth keeping."""
+    """All of a chunk but its payload: enough to read and check any part of that. A few KiB, worth caching."""
 
     name: str
     summary: Summary
     page_checksums: bytes
     """The table as stored; `page_checksum` reads it."""
     index: bytes | None
-    """The index entries as stored, or None when they are damaged; `entries` reads them."""
+    """The index entries as stored, or None if they are damaged; `entries` decodes them."""
     footer_damaged: bool = False
     """Whether the summary at the end was damaged and the one at the start was used instead."""
 
@@ -172,7 +172,7 @@ class ChunkFooter:
         return checksum
 
     def entries(self) -> Iterator[IndexEntry]:
-        """Yield the index entries in order; none when the index is damaged (`index` is None)."""
+        """Yield the index entries in order; none if the index is damaged (`index` is None)."""
         return map(IndexEntry._make, _INDEX_STRUCT.iter_unpack(self.index or b""))
 
 
@@ -243,29 +243,29 @@ def _page_checksums(payload: Iterable[Buffer], page_size: int) -> Iterator[int]:
 
 
 def decode_summary(data: Buffer, *, name: str, offset: int) -> Summary:
-    """Return the summary held by `data`, which is at `offset` of the chunk `name`.
+    """Decode the summary in `data`, which is at `offset` of the chunk `name`.
 
-    It says what the file holds. Whether that is what the file should hold is for `check_identity` to tell.
+    It describes the content of the file. `check_identity` checks that the file should have that content.
 
     Raises:
-        ChunkCorruptError: it is damaged, or makes no sense.
+        ChunkCorruptError: the summary is damaged, or invalid.
     """
     try:
         summary = Summary._make(_SUMMARY.unpack(data))
     except CodecError as error:
-        raise ChunkCorruptError(name, offset, f"no summary of a chunk ({error})") from error
+        raise ChunkCorruptError(name, offset, f"not the summary of a chunk ({error})") from error
     if crc32c(memoryview(data)[:_CHECKSUM_OFFSET]) != summary.checksum:
         raise ChunkCorruptError(name, offset, "the summary does not match its checksum,")
-    # The checksum holds, but no one says who computed it.
+    # The checksum matches, but does not authenticate.
     if not (summary.page_size and summary.length and summary.start_events <= summary.end_events):
-        raise ChunkCorruptError(name, offset, "the summary makes no sense,")
+        raise ChunkCorruptError(name, offset, "the summary is invalid,")
     return summary
 
 
 def decode_footer(tail: Buffer, summary: Summary, *, name: str, footer_damaged: bool = False) -> ChunkFooter:
-    """Return the footer of the chunk that ends with `tail`, at least `summary.tail_size` bytes.
+    """Decode the footer of the chunk that ends with `tail`, at least `summary.tail_size` bytes.
 
-    Never fails: a damaged index is given as None, a damaged page checksum refuses its page when that is read.
+    Never fails: a damaged index becomes None, and a damaged page checksum rejects its page when that is read.
     """
     tables = memoryview(tail)[len(tail) - summary.tail_size : len(tail) - SUMMARY_SIZE_BYTES]
     index = bytes(tables[: summary.index_size])

@@ -1,4 +1,4 @@
-"""Chunks kept as files below one folder.
+"""Chunks stored as files below one folder.
 
 The name of a chunk is its path below the folder. A chunk is published as
 
@@ -6,10 +6,10 @@ The name of a chunk is its path below the folder. A chunk is published as
 
 so a crash leaves either the chunk or a temporary file, which `delete_temporary_files` deletes at the next start.
 
-Files are reached through the `FileSystem` seam, which blocks; aiofiles carries the calls to threads. What is carried
-is a whole operation, not each call on a file: if a cancelled await could close a descriptor under a thread that still
-writes to it, the system might have given the number to another file already. It is also one change of threads
-(30 to 70 us) instead of six.
+Files are accessed through `FileSystem`, which blocks; aiofiles runs the calls in threads. Each call is a whole
+operation, not one system call: if a cancelled await could close a descriptor while a thread still writes to it, the
+system might have given the number to another file already. It also costs one thread switch (30 to 70 us) instead of
+six.
 """
 
 import asyncio
@@ -43,20 +43,20 @@ class LocalStorage:
     """A `ChunkStorage` over a folder. Belongs to one event loop."""
 
     def __init__(self, files: FileSystem, folder: Path, options: Tier2Options, *, room: DiskRoom | None = None) -> None:
-        """Store the collaborators; without `room`, chunks may take all of the volume."""
+        """Store the collaborators; without `room`, chunks may use all of the volume."""
         self._room = room or DiskRoom(files)
         self._files = files
         self._folder = folder
         self._executor = ThreadPoolExecutor(options.threads, thread_name_prefix="millrace-tier2")
-        # Publishes under way, by name: two of one name run one after the other, also when the first was cancelled.
+        # Publishes in progress, by name: two of one name run one after the other, even if the first was cancelled.
         self._publishes: dict[str, asyncio.Future[None]] = {}
-        # Temporary files being written, which are not what a crash has left. Changed by threads.
+        # Temporary files being written, which are not leftovers of a crash. Changed by threads.
         self._temporaries: set[Path] = set()
         # Folders whose own names, up to the root, are known to be durable. Changed by threads.
         self._synced_folders: set[Path] = set()
 
     async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Write a chunk durably, see `ChunkStorage`. A cancelled one still completes."""
+        """Write a chunk durably, see `ChunkStorage`. A cancelled publish still completes."""
         check_chunk_name(name)
         while (earlier := self._publishes.get(name)) is not None:
             await asyncio.wait([earlier])
@@ -78,15 +78,15 @@ class LocalStorage:
         return [*await self._in_thread(self._list, check_chunk_prefix(prefix))]
 
     async def delete(self, name: str) -> None:
-        """Delete a chunk, see `ChunkStorage`. A cancelled one still completes."""
+        """Delete a chunk, see `ChunkStorage`. A cancelled delete still completes."""
         await self._in_thread(self._delete, check_chunk_name(name))
 
     async def delete_temporary_files(self, prefix: str = "") -> int:
-        """Delete the temporary files that no publish of this process writes, see `ChunkStorage`."""
+        """Delete the temporary files that no publish of this process is writing, see `ChunkStorage`."""
         return await self._in_thread(self._delete_temporary_files, check_chunk_prefix(prefix))
 
     async def close(self) -> None:
-        """Wait for what is under way and end the threads."""
+        """Wait for operations in progress and end the threads."""
         while self._publishes:
             await asyncio.wait(self._publishes.values())
         # Joining threads blocks, so another thread does it; operations whose await was cancelled may still run.
@@ -97,9 +97,9 @@ class LocalStorage:
 
     def _published(self, name: str, publish: asyncio.Future[None]) -> None:
         del self._publishes[name]
-        mark_seen(publish)  # a caller that still waits gets it, a cancelled one does not want it
+        mark_seen(publish)  # a caller that still waits receives it, a cancelled one does not need it
 
-    # What follows runs in threads.
+    # The rest runs in threads.
 
     def _publish(self, name: str, pieces: Sequence[Buffer]) -> None:
         path = self._path(name)
@@ -114,7 +114,7 @@ class LocalStorage:
             temporary = path.with_name(f"{path.name.removesuffix(CHUNK_SUFFIX)}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
             self._temporaries.add(temporary)
             try:
-                # Copies of the checkpoint free room, so they may take the last of it.
+                # Copies of the checkpoint free space, so they may use the last of it.
                 is_data = SEGMENTS_FOLDER in name.split("/")
                 size = sum(map(len, pieces)) if is_data else 0
                 with self._room.claimed(self._folder, size):
@@ -128,12 +128,12 @@ class LocalStorage:
             try:
                 self._sync_folders(path.parent)
             except (OSError, ServerError):
-                # Syncing the folder again would prove nothing about this name. The next try publishes it again.
+                # Syncing the folder again would prove nothing about this name. The next attempt publishes it again.
                 self._forget(path)
                 raise
 
     def _holds(self, path: Path, pieces: Sequence[Buffer]) -> bool:
-        """Return whether a file is the concatenation of the pieces."""
+        """Return whether a file equals the concatenation of the pieces."""
         if self._files.size(path) != sum(map(len, pieces)):
             return False
         with closing(self._files.open(path, read_only=True)) as file:
@@ -150,9 +150,9 @@ class LocalStorage:
         try:
             file.pwritev(pieces, 0)
             file.datasync()
-            # History written now is seldom read soon, and would push out what is. Besides, memory that is given back is
-            # used for the next chunk: with it publishing takes a quarter of the time on machines where fresh memory is
-            # dear (measured 1.4 against 0.3 GB/s on a virtual one).
+            # History written now is seldom read soon, and would evict useful pages. Besides, freed page cache is used
+            # for the next chunk: with it publishing takes a quarter of the time on machines where fresh memory is
+            # expensive (measured 1.4 against 0.3 GB/s on a virtual one).
             file.drop_cached()
         finally:
             file.close()
@@ -160,7 +160,7 @@ class LocalStorage:
     def _sync_folders(self, folder: Path) -> None:
         """Make the names in `folder` durable and, the first time, the name of the folder itself, up to the root.
 
-        The folders may have been made by a process that died before it synced them.
+        A process may have created the folders and died before it synced them.
         """
         self._files.sync_directory(folder)
         if folder in self._synced_folders:
@@ -174,7 +174,7 @@ class LocalStorage:
         self._synced_folders.add(folder)
 
     def _forget(self, path: Path) -> None:
-        """Remove a file after a failure, as far as the disk still can; the failure itself is what gets told."""
+        """Remove a file after a failure, as far as the disk still can; the caller reports the failure itself."""
         with suppress(OSError, ServerError):
             self._files.remove(path)
 
@@ -183,7 +183,7 @@ class LocalStorage:
             try:
                 file = self._files.open(self._path(name), read_only=True)
             except FileNotFoundError as error:
-                raise ChunkNotFoundError("no such chunk", subject=name) from error
+                raise ChunkNotFoundError("the chunk does not exist", subject=name) from error
             try:
                 return file.pread(size, offset)
             finally:
@@ -207,7 +207,7 @@ class LocalStorage:
         with _translated(prefix):
             for path in map(self._path, self._names(prefix, TEMPORARY_SUFFIX)):
                 if path not in self._temporaries:
-                    with suppress(FileNotFoundError):  # a publish that has ended since it was listed
+                    with suppress(FileNotFoundError):  # a publish that has ended since the listing
                         self._files.remove(path)
                         count += 1
         return count
@@ -220,7 +220,7 @@ class LocalStorage:
                 yield name
 
     def _walk(self, folder: Path) -> Iterator[Path]:
-        """Yield the files below `folder`. By the rule of names a folder has no dot, and all files of ours have one."""
+        """Yield the files below `folder`. By the naming rule a folder has no dot, and all of these files have one."""
         try:
             names = self._files.list_directory(folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -237,7 +237,7 @@ class LocalStorage:
 
 @contextmanager
 def _translated(name: str) -> Iterator[None]:
-    """Turn what the system says about the file of a chunk into our errors; a full disk is NoSpaceError already."""
+    """Translate OSErrors about the file of a chunk; a full disk is NoSpaceError already."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Chunks kept as objects: each under its name, stored whole or not at all by one conditional put."""
+"""Chunks stored as objects: each under its name, stored whole or not at all by one conditional put."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ class ObjectStorage:
     """A `ChunkStorage` over an object store. Belongs to one event loop.
 
     Args:
-        store: takes a chunk of the same bytes for a success, brings cancelled puts to their end, and ends each call
-            when it was tried for too long. Closed with this.
+        store: treats an existing chunk with the same bytes as success, completes cancelled puts, and ends each call
+            after a bounded time. Closed with this.
         puts_count_max: chunks that are written at once; further ones wait.
     """
 
@@ -24,7 +24,7 @@ class ObjectStorage:
         self._puts = asyncio.Semaphore(puts_count_max)
 
     async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
-        """Store a chunk, see `ChunkStorage`. A cancelled one that has begun still completes, if it has the time."""
+        """Store a chunk, see `ChunkStorage`. A cancelled publish that has begun still completes, if it has the time."""
         check_chunk_name(name)
         async with self._puts:
             try:
@@ -38,10 +38,10 @@ class ObjectStorage:
         try:
             return await self._store.read(name, offset=offset, size=size)
         except ObjectNotFoundError as error:
-            raise ChunkNotFoundError("no such chunk", subject=name) from error
+            raise ChunkNotFoundError("the chunk does not exist", subject=name) from error
 
     async def list(self, prefix: str = "") -> list[ChunkInfo]:
-        """List chunks by name, see `ChunkStorage`. Other objects that are in the store are left out."""
+        """List chunks by name, see `ChunkStorage`. Other objects in the store are left out."""
         check_chunk_prefix(prefix)
         pages = [page async for page in self._store.list(prefix)]
         return [ChunkInfo(each.key, each.size) for page in pages for each in page if each.key.endswith(CHUNK_SUFFIX)]
@@ -51,10 +51,10 @@ class ObjectStorage:
         await self._store.delete([check_chunk_name(name)])
 
     async def delete_temporary_files(self, prefix: str = "") -> int:
-        """Do nothing: a put that was not completed leaves nothing. See `ChunkStorage`."""
+        """Do nothing: an incomplete put leaves nothing. See `ChunkStorage`."""
         check_chunk_prefix(prefix)
         return 0
 
     async def close(self) -> None:
-        """Give what is under way a moment, and close the store. What that cuts is stored wholly or not at all."""
+        """Give operations in progress a moment, and close the store. A cut one is stored wholly or not at all."""
         await self._store.close()

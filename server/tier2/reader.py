@@ -1,4 +1,4 @@
-"""Verified reads of chunks: no byte leaves here that does not match its checksum, or is that of another chunk."""
+"""Verified reads of chunks: every returned byte matches its checksum and belongs to the expected chunk."""
 
 from collections.abc import AsyncIterator
 from typing import Final
@@ -12,28 +12,28 @@ from .layout import SUMMARY_SIZE_BYTES, ChunkFooter, Summary, decode_footer, dec
 from .storage import ChunkStorage
 
 TAIL_SIZE_BYTES: Final = 64 * KIB
-"""Read at the end of a chunk to learn all about it: enough for the tables of 100 MiB, so one read is the rule."""
+"""Read at the end of a chunk for its footer: enough for the tables of 100 MiB, so that usually one read suffices."""
 
 VERIFY_SIZE_BYTES: Final = 4 * MIB
-"""Payload bytes that `verify_chunk` holds at once."""
+"""Payload bytes that `verify_chunk` holds in memory at once."""
 
 
 async def open_chunk(storage: ChunkStorage, name: str, size: int, *, record: ChunkRecord | None = None) -> ChunkFooter:
     """Return the footer of a published chunk of `size` bytes. Keep it: it serves any number of reads.
 
-    All that reads a chunk comes through here, so this is where its identity is checked. A damaged summary is replaced
-    by its copy, a damaged index is told by the footer; neither refuses a byte of payload. Cancelling is safe.
+    All reads of a chunk start here, so this is where its identity is checked. A damaged summary is replaced by its
+    copy, a damaged index is marked in the footer; neither rejects a byte of payload. Cancelling is safe.
 
     Args:
-        storage: where the chunk is.
-        name: of the chunk; what it says must be what the chunk says.
+        storage: contains the chunk.
+        name: of the chunk; it must match the chunk's summary.
         size: bytes of the whole chunk.
-        record: what the segment knows of the chunk, checked as well; None if nothing refers to it.
+        record: the segment's record of the chunk, checked as well; None if nothing refers to it.
 
     Raises:
         ChunkIdentityError: it is another chunk.
-        ChunkCorruptError: both summaries are damaged, or the chunk has not the size that they say.
-        ChunkNotFoundError: there is no such chunk.
+        ChunkCorruptError: both summaries are damaged, or the chunk has another size than they say.
+        ChunkNotFoundError: the chunk does not exist.
         StorageError: the medium failed.
     """
     if size < 2 * SUMMARY_SIZE_BYTES:
@@ -47,7 +47,7 @@ async def open_chunk(storage: ChunkStorage, name: str, size: int, *, record: Chu
     except ChunkIdentityError:
         raise
     except ChunkCorruptError:
-        # Also of a file with another size the first summary says which chunk it is.
+        # The first summary identifies the chunk even in a file of another size.
         header = await _read_exactly(storage, name, offset=0, end=SUMMARY_SIZE_BYTES)
         summary = _summary_of(header, name=name, offset=0, size=size, record=record)
         if not tail:
@@ -61,18 +61,18 @@ async def open_chunk(storage: ChunkStorage, name: str, size: int, *, record: Chu
 async def read_chunk(storage: ChunkStorage, footer: ChunkFooter, *, offset: int, size: int) -> memoryview:
     """Return verified bytes of the segment from `offset` on, at least one and at most `size`.
 
-    It is fewer than `size` where the chunk ends or where a damaged page begins: damage refuses its own pages only, and
-    is raised by the read that starts inside it. Whole pages are read and checked, so ask for 1 MiB or more at a time.
-    The view may keep up to two pages more alive than it shows. Cancelling is safe.
+    Returns fewer than `size` where the chunk ends or a damaged page begins: damage affects its own pages only, and is
+    raised by the read that starts inside it. Whole pages are read and checked, so read 1 MiB or more at a time. The
+    view may keep up to two pages more alive than it shows. Cancelling is safe.
 
     Args:
-        storage: where the chunk is.
+        storage: contains the chunk.
         footer: of the chunk, from `open_chunk`.
         offset: place in the segment, inside the chunk.
-        size: most bytes wanted, at least 1.
+        size: the most bytes to return, at least 1.
 
     Raises:
-        ChunkCorruptError: the page that holds `offset` is damaged.
+        ChunkCorruptError: the page at `offset` is damaged.
         ChunkNotFoundError: the chunk was deleted.
         StorageError: the medium failed.
     """
@@ -103,10 +103,10 @@ async def read_chunk(storage: ChunkStorage, footer: ChunkFooter, *, offset: int,
 async def verify_chunk(
     storage: ChunkStorage, name: str, size: int, *, record: ChunkRecord | None = None
 ) -> AsyncIterator[ChunkCorruptError]:
-    """Yield everything that is damaged in a chunk, having read all of it. The arguments are those of `open_chunk`.
+    """Read all of a chunk, and yield everything that is damaged. The arguments are those of `open_chunk`.
 
     Raises:
-        ChunkNotFoundError: there is no such chunk.
+        ChunkNotFoundError: the chunk does not exist.
         StorageError: the medium failed.
     """
     try:
@@ -117,7 +117,7 @@ async def verify_chunk(
     try:
         header = await _read_exactly(storage, name, offset=0, end=SUMMARY_SIZE_BYTES)
         if _summary_of(header, name=name, offset=0, size=size, record=record) != footer.summary:
-            yield ChunkCorruptError(name, 0, "the summary is not the one at the end,")
+            yield ChunkCorruptError(name, 0, "the summary differs from the one at the end,")
     except ChunkCorruptError as error:
         yield error
     chunk = footer.summary
@@ -136,7 +136,7 @@ async def verify_chunk(
 
 
 def _summary_of(data: bytes, *, name: str, offset: int, size: int, record: ChunkRecord | None) -> Summary:
-    """Return a summary that matches its checksum, the identity of the chunk and its size, in this order."""
+    """Decode a summary, and check its checksum, the identity of the chunk and its size, in this order."""
     summary = decode_summary(data, name=name, offset=offset)
     check_identity(summary, name=name, offset=offset, record=record)
     if summary.chunk_size != size:

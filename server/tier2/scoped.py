@@ -1,6 +1,6 @@
-"""One container's part of a chunk storage: every name starts with a prefix, and nothing else can be seen.
+"""One container's part of a chunk storage: every name starts with a prefix, and no other chunk is visible.
 
-So a search for orphans, a listing of copies or a delete cannot reach what another container has published.
+So a search for orphans, a listing of copies or a delete cannot reach chunks of another container.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,11 @@ from .storage import ChunkInfo, ChunkStorage, check_chunk_name, check_chunk_pref
 class ScopedStorage:
     """A `ChunkStorage` over the chunks of another one whose names start with a prefix.
 
-    The prefix is added on the way in and removed on the way out; errors name the chunk as the other storage has it.
+    The prefix is added to names passed in and removed from names returned; errors name the chunk as the other storage
+    has it.
 
     Args:
-        storage: holds the chunks; `close` leaves it open, since other scopes use it.
+        storage: contains the chunks; `close` leaves it open, since other scopes use it.
         prefix: of whole folders, such as `c0003/`.
     """
 
@@ -43,7 +44,7 @@ class ScopedStorage:
         await self._storage.delete(self._prefix + check_chunk_name(name))
 
     async def delete_temporary_files(self, prefix: str = "") -> int:
-        """Delete what a crash has left in this scope, see `ChunkStorage`."""
+        """Delete the leftovers of a crash in this scope, see `ChunkStorage`."""
         return await self._storage.delete_temporary_files(self._prefix + check_chunk_prefix(prefix))
 
     async def close(self) -> None:

@@ -47,7 +47,7 @@ class MemoryStorage:
         assert size >= 0
         data = self._chunks.get(check_chunk_name(name))
         if data is None:
-            raise ChunkNotFoundError("no such chunk", subject=name)
+            raise ChunkNotFoundError("the chunk does not exist", subject=name)
         return data[offset : offset + size]
 
     async def list(self, prefix: str = "") -> list[ChunkInfo]:

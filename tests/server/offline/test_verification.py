@@ -193,7 +193,7 @@ def test_log_files_that_changed_places_are_told(folder: Path) -> None:
     found = findings(folder)
 
     for path in (first, second):
-        assert "the file header is not the one that was written" in found[path.relative_to(folder).as_posix()]
+        assert "the file header is damaged" in found[path.relative_to(folder).as_posix()]
 
 
 @pytest.mark.parametrize("is_newest", [False, True], ids=["in the middle", "newest"])

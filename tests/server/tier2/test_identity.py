@@ -109,7 +109,7 @@ async def test_two_summaries_of_different_chunks_are_told() -> None:
 
     (error,) = [error async for error in verify_chunk(storage, name, len(data))]
 
-    assert "the summary is not the one at the end" in str(error)
+    assert "the summary differs from the one at the end" in str(error)
 
 
 @given(st.lists(st.tuples(st.integers(990, 3010), st.integers(5, 25)), min_size=2, max_size=2))
