@@ -78,7 +78,7 @@ class CacheStatistics:
 
 
 class PendingRead:
-    """A read whose bytes are on their way: await it once for its pieces, or drop it; the fetches run on either way."""
+    """A read whose bytes are being fetched: await it once for its pieces, or drop it; the fetches continue."""
 
     __slots__ = ("_finish",)
 

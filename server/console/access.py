@@ -1,4 +1,4 @@
-"""Who may ask the console: those who have its token, and no page of another site."""
+"""Access control of the console: requires its token, and keeps out pages of other sites."""
 
 from http import HTTPStatus
 from urllib.parse import urlsplit
@@ -11,14 +11,14 @@ from .requests import RefusedError
 
 
 class Access:
-    """What a request needs. For the thread of the console.
+    """The conditions that a request must meet. For the thread of the console.
 
     Args:
-        token: what a request must have; empty = anyone may ask.
+        token: required of each request; empty: no token is required.
         host: where the console listens.
 
     Attributes:
-        token: the same; what the console presents to its server.
+        token: the same; the console presents it to its server.
     """
 
     def __init__(self, *, token: str, host: str) -> None:
@@ -27,29 +27,29 @@ class Access:
         self._demands_local_name = not token and is_loopback(host)
 
     def check_name(self, request: HttpRequest) -> None:
-        """Check under which name the console was asked, where only that tells who asks.
+        """Check the host name of a request if it is the only protection.
 
-        A page of any site can make its own name resolve to this machine. To a browser the console is then a part of
-        that site, which may read it (DNS rebinding). But the browser still says by which name it came.
+        A page of any site can make its own name resolve to this machine (DNS rebinding). To a browser the console is
+        then part of that site, which may read it. But the browser still sends the name in the Host header.
 
         Raises:
-            RefusedError: no program of this machine would ask under this name.
+            RefusedError: no program on this machine would use this name.
         """
         name = request.headers.get("host")
         if self._demands_local_name and name is not None and not is_loopback(_host_of(name)):
             problem = (
-                f"the console listens on this machine alone and is not called {name[:100]!r}: ask localhost, or "
+                f"the console listens on this machine only and is not called {name[:100]!r}: use localhost or "
                 "127.0.0.1, or give the server a token (MILLRACE_FRONT_TOKEN)"
             )
             raise RefusedError(HTTPStatus.MISDIRECTED_REQUEST, problem)
 
     def knows_names(self, request: HttpRequest) -> bool:
-        """Return whether a request may see what streams are called: it has the token, or none is needed.
+        """Return whether a request may see stream names: it has the token, or none is required.
 
         Raises:
-            RefusedError: it has a wrong one.
+            RefusedError: its token is wrong.
         """
-        # What is sent for somebody else, such as a proxy that asks for a password, is no token.
+        # An Authorization header of another kind, such as for a proxy with a password, is not a token.
         if self.token and not _bearer_of(request):
             return False
         self.check_token(request)
@@ -59,10 +59,10 @@ class Access:
         """Check that a request has the token.
 
         Args:
-            parameter: the token in the query; None where it is not taken from there.
+            parameter: the token in the query; None where the query does not count.
 
         Raises:
-            RefusedError: it does not; if the token is wrong, the answer is slow.
+            RefusedError: the token is missing or wrong; if it is wrong, the answer is delayed.
         """
         given = _bearer_of(request)
         if given is None:
@@ -83,14 +83,14 @@ class Access:
 
 
 def _bearer_of(request: HttpRequest) -> bytes | None:
-    """Return the token of the header, None where that has none."""
+    """Return the bearer token of the Authorization header, None if it has none."""
     kind, _, sent = request.headers.get("authorization", "").partition(" ")
-    # What was sent, byte by byte, is what was decoded as Latin-1, in which some bytes of UTF-8 are spaces.
+    # The header was decoded as Latin-1, which preserves each byte; some bytes of UTF-8 are spaces in it.
     return sent.strip(" \t").encode("latin-1") if kind.lower() == "bearer" else None
 
 
 def _host_of(name: str) -> str:
-    """Return the host of a name with or without a port; empty if it is none."""
+    """Return the host of a name with or without a port; empty if it is invalid."""
     try:
         return (urlsplit(f"//{name}").hostname or "").removesuffix(".")
     except ValueError:

@@ -1,4 +1,4 @@
-"""The console's JSON, below `/api/v1/`: what the server, its streams and its transactions are now. Read-only.
+"""The console's JSON API, below `/api/v1/`: the current server, streams and transactions. Read-only.
 
     /api/v1/server                              health with its reason, and all figures
     /api/v1/streams                             names with sizes: prefix, contains, tag, after, limit
@@ -7,10 +7,10 @@
     /api/v1/streams/SCOPE/STREAM/cuts           cursors with their lag, and bookmarks
     /api/v1/streams/SCOPE/STREAM/explain        as `millrace stream explain --json`
     /api/v1/streams/SCOPE/STREAM/events         some events: from, key, limit
-    /api/v1/transactions                        those that are open or prepared: after, limit
+    /api/v1/transactions                        open and prepared transactions: after, limit
 
-Each request is a client of the server, as a feed is, for as long as it takes: it holds up the event loop no more than
-any other client. Only `server` asks the data port nothing, and so answers when that does not.
+Each request opens a client of the server, as a feed does, for its duration: it uses the event loop no more than any
+other client. Only `server` does not use the data port, and so answers when the data port does not.
 """
 
 import asyncio
@@ -44,19 +44,19 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of each answer: what an event says is shown as nothing but data, and in no other page."""
+"""Headers of each answer: browsers show event content only as data, and in no other page."""
 REQUESTS_COUNT_MAX: Final = 16
-"""Answered at once, those for `server` not counted; further ones are refused for now."""
+"""Concurrent requests, not counting `server`; further ones are rejected with 503."""
 EVENT_REQUESTS_COUNT_MAX: Final = 4
-"""Of these, those for events: each fetches 64 KiB ahead for each open segment of its stream."""
+"""Concurrent requests for events, a part of these: each fetches 64 KiB ahead for each open segment of its stream."""
 ANSWER_S: Final = 8.0
-"""Less than the listener gives a whole answer."""
+"""Less than the listener allows for a whole answer."""
 REQUEST_TIMEOUT_S: Final = 5.0
 CONNECT_TIMEOUT_S: Final = 2.0
-"""Over the loopback. So long at most a server that stops waits for requests that are being connected."""
+"""Over the loopback. A stopping server waits at most this long for requests that are connecting."""
 STREAMS_COUNT_MAX: Final = 200
 SCANNED_COUNT_MAX: Final = 10_000
-"""Names that one search looks at."""
+"""The most names that one search examines."""
 TRANSACTIONS_COUNT_MAX: Final = 500
 CUTS_COUNT_MAX: Final = 200
 COUNTED_CURSORS_MAX: Final = 20
@@ -72,8 +72,8 @@ class Api:
     """Answers requests below `/api/v1/`.
 
     Args:
-        address: where the server is reached from its own machine; asked for each request.
-        access: who may ask.
+        address: address of the server on its own machine; called for each request.
+        access: checks who may ask.
         statistics: frozen records by the name of their part, and
         health: why the server is not healthy, empty if it is; both only read, and may be called from any thread.
     """
@@ -90,7 +90,7 @@ class Api:
         self._access = access
         self._statistics = statistics
         self._health = health
-        # By whether they are for events.
+        # Requests in progress, by whether they are for events.
         self._answering = {False: 0, True: 0}
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
@@ -104,7 +104,7 @@ class Api:
 
     async def _content(self, request: HttpRequest) -> dict[str, Any]:
         if request.method not in ("GET", "HEAD"):
-            problem = f"{request.method} is not answered here, only GET and HEAD: the console changes nothing"
+            problem = f"{request.method} is not supported, only GET and HEAD: the console is read-only"
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, problem, {"Allow": "GET, HEAD"})
         self._access.check_token(request)
         parts = [unquote(part) for part in request.path.removeprefix(PREFIX).split("/")]
@@ -114,15 +114,15 @@ class Api:
             return self._server()
         if kind not in VIEWS:
             known = ", ".join(f"{PREFIX}{each.replace('*/*', 'SCOPE/STREAM')}" for each in ("server", *VIEWS))
-            raise RefusedError(HTTPStatus.NOT_FOUND, f"{request.path[:200]} is not here; there are {known}")
+            raise RefusedError(HTTPStatus.NOT_FOUND, f"{request.path[:200]} does not exist; available are {known}")
         names, view = VIEWS[kind]
         parameters = parameters_of(request.query, names=names, subject=f"{PREFIX}{kind}")
         stream = checked_stream_name("/".join(parts[1:3])) if len(parts) > 1 else ""
         is_for_events = view is _events
         if sum(self._answering.values()) >= REQUESTS_COUNT_MAX:
-            raise _busy(f"{REQUESTS_COUNT_MAX} requests are being answered, the most that may be")
+            raise _busy(f"{REQUESTS_COUNT_MAX} requests are in progress, which is the limit")
         if is_for_events and self._answering[True] >= EVENT_REQUESTS_COUNT_MAX:
-            raise _busy(f"{EVENT_REQUESTS_COUNT_MAX} requests for events are being answered, the most that may be")
+            raise _busy(f"{EVENT_REQUESTS_COUNT_MAX} requests for events are in progress, which is the limit")
         self._answering[is_for_events] += 1
         try:
             return await self._ask(lambda client: view(client, stream, parameters))
@@ -130,11 +130,11 @@ class Api:
             self._answering[is_for_events] -= 1
 
     async def _ask(self, view: Callable[[Client], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Return what a client of the server is told.
+        """Run a view with a client of the server.
 
         Raises:
             MillraceError: as the client.
-            RefusedError: it took too long.
+            RefusedError: the deadline has passed.
         """
         options = ClientOptions(
             token=self._access.token,
@@ -180,7 +180,7 @@ async def _streams(client: Client, _stream: str, parameters: Parameters) -> dict
 
 
 async def _row(client: Client, stream: str) -> dict[str, Any] | None:
-    """Return a stream of a list, None if it was deleted since."""
+    """Return a list entry for a stream, None if it was deleted meanwhile."""
     try:
         return summary(await client.stream_info(stream))
     except StreamNotFoundError:
@@ -211,7 +211,7 @@ async def _cuts(client: Client, stream: str, _parameters: Parameters) -> dict[st
 
 
 async def _unread_events(client: Client, stream: str, cursors: list[SavedCut]) -> dict[str, int]:
-    """Return the events after cursors by their names, of as many as can be counted in a moment."""
+    """Return the number of events after each cursor, by name, for as many as can be counted in a moment."""
     counted: dict[str, int] = {}
     try:
         async with asyncio.timeout(COUNTING_S) as limit:
@@ -265,4 +265,4 @@ VIEWS: Final[Mapping[str, tuple[tuple[str, ...], View]]] = {
     "streams/*/*/events": (("from", "key", "limit"), _events),
     "transactions": (("after", "limit"), _transactions),
 }
-"""By the path, the parameters that there are, and what answers."""
+"""For each path, its parameters and its handler."""

@@ -1,4 +1,4 @@
-"""The streams and cursors that have metrics of their own, as of one moment."""
+"""The streams and cursors with metrics of their own, as of one moment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from millrace.server.streams.traffic import WriteTotals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """The busiest streams, and the cursors that lag most.
+    """The busiest streams, and the cursors with the largest lag.
 
     Attributes:
-        streams: by name, what was written to each.
-        others: what was written to all others.
-        lags: of the cursors that lag most.
-        other_lags: of all others.
+        streams: bytes and events written, by stream name.
+        others: the sum over all other streams.
+        lags: of the cursors with the largest lag.
+        other_lags: of all other cursors.
     """
 
     streams: Sequence[tuple[str, WriteTotals]] = ()

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class FeedCounters:
-    """What feeds have done. Written in the thread of the console, read in any.
+    """Counters of all feeds. Written in the thread of the console, read in any thread.
 
     Attributes:
-        open: feeds that are open, or being opened.
+        open: feeds that are open, or opening.
     """
 
     open: int = 0

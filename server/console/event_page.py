@@ -1,4 +1,4 @@
-"""Some events of a stream, to look at: bounded in their number, their size, and the time it takes to find them."""
+"""A page of events of a stream for display, bounded in number, size, and search time."""
 
 import asyncio
 import codecs
@@ -18,20 +18,20 @@ EVENTS_COUNT_MAX: Final = 500
 VALUE_SIZE_BYTES_MAX: Final = 4 * KIB
 """Of a value that is longer, so much is shown."""
 PAGE_SIZE_BYTES_MAX: Final = 2 * MIB
-"""No event is added to a page that is as long as this as JSON."""
+"""No event is added to a page whose JSON has reached this size."""
 SEARCH_S: Final = 3.0
-"""What was found by then is the page: of one key there may be little in much."""
+"""The page is cut after this time: events of one key may be sparse."""
 
 
 async def event_page(
     client: Client, stream: str, *, start: CutChoice, key: str | None, count_max: int
 ) -> dict[str, Any]:
-    """Return the next events of a stream from a place on, up to its tail as it is now.
+    """Return the next events of a stream from a place on, up to its current tail.
 
-    `next` is the cut after them; `at_end` says whether the tail was reached. Cancelling is safe.
+    `next` is the cut after them; `at_end` is whether the tail was reached. Cancelling is safe.
 
     Raises:
-        MillraceError: they cannot be read.
+        MillraceError: the events cannot be read.
     """
     events: list[dict[str, Any]] = []
     options = ReaderOptions(window_bytes=WINDOW_BYTES_MIN)
@@ -47,7 +47,7 @@ async def event_page(
 
 
 async def _collect(reader: Reader, events: list[dict[str, Any]], *, count_max: int) -> bool:
-    """Add events to a page; return whether there are no others."""
+    """Add events to a page; return whether the end was reached."""
     size_bytes = 0
     while len(events) < count_max and size_bytes < PAGE_SIZE_BYTES_MAX:
         event = await anext(reader, None)
@@ -60,9 +60,9 @@ async def _collect(reader: Reader, events: list[dict[str, Any]], *, count_max: i
 
 
 def shown(event: Event) -> dict[str, Any]:
-    """Return an event as `millrace read --json` prints it, with the size of its value, of which not all may be there.
+    """Return an event as `millrace read --json` prints it, with the size of its value, which may be shortened.
 
-    A text is shortened between two characters; what is no text in UTF-8 is base 64, as everywhere.
+    Text is shortened between two characters; a value that is not UTF-8 text is base64, as everywhere.
     """
     size_bytes = len(event.value)
     value = event.value[:VALUE_SIZE_BYTES_MAX]

@@ -1,20 +1,20 @@
-"""One feed: the events of a stream as messages, from a place on, for as long as somebody takes them.
+"""A feed: the events of a stream as messages, from a place on, for as long as the peer receives them.
 
     (no kind)    an event, as `millrace read --json` prints it
-    truncated    what came next was truncated away: `resume_at` is where the feed continues
-    end          nothing will come any more: the stream is sealed (or deleted), `reason` says which
-    failed       what comes next cannot be read, `error` says why
+    truncated    the next events were truncated: the feed continues at `resume_at`
+    end          the stream is sealed (or deleted), and all its events were sent; `reason` is which
+    failed       the next events cannot be read, for the reason `error`
 
-The `id` of each message is the cut after it: a feed from there on has all that follows, and nothing of what was sent.
-The first message, and one after a silence in which the place has moved, has an `id` only, so that a peer which comes
-back knows its place before it has seen an event. Where a message ends the feed there is no place to come back to but
-its own, and a feed from there ends at once.
+The `id` of each message is the cut after it: a feed from there on has all later events, and none that were sent. The
+first message, and one after a pause in which the place has moved, has an `id` only, so that a reconnecting peer knows
+its place before it has received an event. A message that ends the feed repeats its own place, and a feed from there
+ends at once.
 
-A feed is a client of the server, as any other: it reads in the order of each key, over all splits and merges, it
-waits while the container is recovered, and the server's bounds hold for it.
+A feed is a client of the server like any other: it reads in the order of each key, over all splits and merges, it waits
+while the container recovers, and the server's limits apply to it.
 
-A feed that cannot send, or gets no memory for the block that comes next, rests: it closes its reader and its connection
-to the server, and keeps its position only. It fetches again from there.
+A feed that cannot send, or gets no memory for the next block, rests: it closes its reader and its connection to the
+server, and keeps its position only. Later it fetches again from there.
 """
 
 import asyncio
@@ -39,32 +39,32 @@ from .options import FeedOptions
 from .sse import KEEP_ALIVE, encode_message
 
 CHUNK_SIZE_BYTES: Final = 64 * KIB
-"""Small messages are sent together, up to this."""
+"""Small messages are sent together, up to this size."""
 BLOCK_COPIES: Final = 3
-"""Of a block in memory: its bytes, its events, and the next block, which the reader fetches meanwhile."""
+"""Copies of a block in memory: its bytes, its events, and the next block, which the reader is fetching."""
 IDLE_S: Final = 0.1
-"""A reader that has fetched a large block is closed if no event comes for so long: a feed that waits holds a window."""
+"""A reader that has fetched a large block is closed after this time without events, because it holds a window."""
 EVENT_SIZE_BYTES: Final = 600
 """Memory of an event beside its value (measured, rounded up)."""
 CHUNK_COPIES: Final = 2
-"""Of what is being sent: the messages, and the frame of HTTP around them."""
+"""Copies of a chunk being sent: the messages, and the HTTP frame around them."""
 RETRY_MS: Final = 2000
 OPENING_TIMEOUT_S: Final = 5.0
-"""For each request that has to be answered before a feed begins; less than the listener gives a whole answer."""
+"""For each request that has to be answered before a feed begins; less than the listener allows for a whole answer."""
 
 
 class FeedOverError(Exception):
-    """Nothing will ever come after the place to which a peer has come back."""
+    """The place of a reconnecting peer is at the end of a stream that gets no further events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRequest:
-    """What a feed is asked for.
+    """The parameters of a feed.
 
     Attributes:
         start: where to begin.
         key: only the events of this key; None for all.
-        is_resumed: whether `start` is where another feed was left.
+        is_resumed: whether `start` is the position of an earlier feed.
     """
 
     stream: str
@@ -74,18 +74,18 @@ class FeedRequest:
 
 
 class _NoRoomError(Exception):
-    """There is no memory for the block that was fetched."""
+    """No memory is available for the next block."""
 
 
 class Feed:
-    """One feed: an iterator of chunks of whole messages. The first one comes when it is known that the feed can begin.
+    """One feed: an iterator of chunks of whole messages. The first chunk is returned once the feed is known to work.
 
     `__anext__` raises
 
-        MillraceError   what is wanted cannot be read; only before the first chunk
-        FeedOverError   it was read to its end before; only before the first chunk
+        MillraceError   the events cannot be read; only before the first chunk
+        FeedOverError   the feed was read to its end before; only before the first chunk
 
-    Close it (`aclose`): that ends its connection to the server. Cancelling does so, too.
+    Close it (`aclose`) to close its connection to the server. Cancelling does so, too.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class Feed:
         self._options = options
         self._counters = counters
         self._memory = memory
-        # Where the next message begins, and whether the first one was sent, and the last one.
+        # Where the next message begins, and whether the first message was sent, and the last one.
         self._start = wanted.start
         self._has_begun = self._is_over = False
-        # The size of the block that may be fetched, and the memory for it, both above the window: 0 if there is none.
+        # The size of the block that may be fetched, and the memory for it, both above the window: 0 if none.
         self._block_length = self._block_bytes = 0
-        # The segment whose block that is, until the position is after the block.
+        # The segment of that block, until the position is after it.
         self._awaited_segment: int | None = None
         self._source: AsyncGenerator[bytes] | None = None
         self._room: asyncio.Task[None] | None = None
@@ -119,9 +119,10 @@ class Feed:
         return self
 
     async def __anext__(self) -> bytes:
-        """Return the next chunk, which is called for when most of the one before was taken."""
+        """Return the next chunk, which is requested when most of the previous one was received."""
         self._memory.sending(0)
-        # A block that comes slowly may take until a comment is due, or it would be fetched in vain in each turn.
+        # A block that arrives slowly may take until the next comment, otherwise it would be fetched in vain in each
+        # turn.
         least_s = 0.0 if self._awaited_segment is None else self._options.keepalive_s
         if self._source is not None and self._memory.is_turn_over(least_s):
             await self.rest()
@@ -142,12 +143,12 @@ class Feed:
                 return chunk
 
     async def rest(self) -> None:
-        """Hold the position only, until the next chunk is asked for. Not while a chunk is awaited."""
+        """Keep the position only, until the next chunk is requested. Not while a chunk is awaited."""
         await self.aclose()
         self._memory.rest()
 
     async def _has_room(self) -> bool:
-        """Wait for memory for the block that comes next, at most until a comment is due; return whether there is."""
+        """Wait for memory for the next block, at most until the next comment; return whether it is available."""
         if self._room is None:
             self._room = asyncio.create_task(self._memory.room(self._block_bytes), name="memory of a feed")
         await asyncio.wait([self._room], timeout=self._options.keepalive_s if self._has_begun else None)
@@ -168,7 +169,7 @@ class Feed:
             await source.aclose()
 
     async def _messages(self) -> AsyncGenerator[bytes]:
-        """Yield chunks from the position on, which is moved along."""
+        """Yield chunks from the position on, which advances."""
         wanted = self._wanted
         asked = ClientOptions(client_name="millrace-console", request_timeout_s=OPENING_TIMEOUT_S)
         async with connect(self._address, token=self._token, options=asked) as client:
@@ -218,16 +219,16 @@ class Feed:
         self._memory.hold(0)
 
     def _hold_before_fetch(self, segment_id: int, length: int) -> None:
-        """Allow blocks of so many bytes, of which each segment may fetch one. Raises like `_hold`."""
+        """Hold memory for blocks of this size, one for each segment. Raises like `_hold`."""
         self._block_length, self._awaited_segment = length, segment_id
         segments_count = len(self._start.places) if isinstance(self._start, StreamCut) else 1
         self._hold(segment_id, (BLOCK_COPIES + segments_count - 1) * length)
 
     def _hold(self, segment_id: int, block_bytes: int) -> None:
-        """Hold memory for a block of a segment, beside what is held for another one.
+        """Hold memory for a block of a segment, beside the memory held for another one.
 
         Raises:
-            _NoRoomError: there is none now.
+            _NoRoomError: no memory is available now.
         """
         self._block_bytes = max(self._block_bytes, block_bytes)
         if not self._memory.hold(self._block_bytes):
@@ -235,12 +236,12 @@ class Feed:
             raise _NoRoomError
 
     async def _chunks(self, reader: Reader, ahead: list[Event] | None) -> AsyncGenerator[bytes]:
-        """Yield the messages of what a reader reads, from events on that it has handed out. Raises like it.
+        """Yield the messages of the reader's events, starting with the events in `ahead`. Raises like the reader.
 
-        Ends early if there is memory for a block and no event comes after that block.
+        Ends early if memory is held for a block and no event follows after that block.
 
         Raises:
-            _NoRoomError: the next block has to be fetched again, when there is room for it.
+            _NoRoomError: the next block has to be fetched again, when memory is available.
         """
         begun = told = reader.position()
         events = await self._next_events(reader) if ahead is None else ahead
@@ -251,7 +252,7 @@ class Feed:
                 self._awaited_segment = None
             if events is None:
                 self._start = cut
-                # A reader that is closed before it has the block would never get one that comes slowly.
+                # If the reader were closed before it has the block, a block that arrives slowly would never be read.
                 if self._block_bytes and self._awaited_segment is None:
                     return
                 yield KEEP_ALIVE if cut == told else encode_message(last_id=str(cut))
@@ -270,13 +271,13 @@ class Feed:
         return await _next_events(reader, within_s=IDLE_S if is_idle_soon else self._options.keepalive_s)
 
     def _last(self, content: Mapping[str, str], *, event: str, last_id: str = "") -> bytes:
-        """Return a message after which there are no others."""
+        """Return a message that ends the feed."""
         self._is_over = True
         return encode_message(content, last_id=last_id, event=event)
 
 
 def _memory_of(events: Sequence[Event], cut: StreamCut) -> int:
-    """Return about how much memory a block takes while its events are sent, in bytes; `cut` is after it."""
+    """Return the approximate memory of a block while its events are sent, in bytes; `cut` is after it."""
     first = events[0]
     place = cut.places.get(first.segment)
     stored_bytes = 0 if place is None else max(0, place.offset - first.offset)
@@ -285,14 +286,14 @@ def _memory_of(events: Sequence[Event], cut: StreamCut) -> int:
 
 
 async def _last_events(client: Client, reader: Reader) -> list[Event] | None:
-    """Return the next events of a stream that will get no others; None where others may come, or it takes long.
+    """Return the next events if the stream gets no others; None if it may, or the check takes too long.
 
     Raises:
-        FeedOverError: there is none.
+        FeedOverError: there are no events.
     """
     if not (await client.stream_info(reader.stream)).sealed:
         return None
-    # It is never waited for; but much of it may have to be passed to find one event of a key.
+    # This never waits for new events; but many events may have to be skipped to find one of a key.
     events = await _next_events(reader, within_s=OPENING_TIMEOUT_S / 2)
     if events == []:
         raise FeedOverError
@@ -300,7 +301,7 @@ async def _last_events(client: Client, reader: Reader) -> list[Event] | None:
 
 
 async def _next_events(reader: Reader, *, within_s: float) -> list[Event] | None:
-    """Return the next events of a reader, none at its end, None if none came in time. Raises like it."""
+    """Return the next events of a reader, none at its end, None if none arrived in time. Raises like it."""
     try:
         async with asyncio.timeout(within_s) as limit:
             return await reader.next_events()
@@ -311,7 +312,7 @@ async def _next_events(reader: Reader, *, within_s: float) -> list[Event] | None
 
 
 def _gathered(events: Sequence[Event], cut: StreamCut) -> Iterator[tuple[bytes, int, StreamCut]]:
-    """Yield the messages of the events of one block, those of small ones together, their number, and the cut after."""
+    """Yield the messages of one block, small ones joined, with the number of events, and the cut after."""
     messages: list[bytes] = []
     size_bytes = 0
     for event, after in zip(events, _cuts_after(events, cut), strict=True):
@@ -326,7 +327,7 @@ def _gathered(events: Sequence[Event], cut: StreamCut) -> Iterator[tuple[bytes, 
 
 
 def _cuts_after(events: Sequence[Event], cut: StreamCut) -> Iterator[StreamCut]:
-    """Yield the cut after each event of a block, the last of which is `cut`."""
+    """Yield the cut after each event of a block; the last one is `cut`."""
     places = cut.places
     for event in events[:-1]:
         places[event.segment] = Position(event.offset, event.index + 1)

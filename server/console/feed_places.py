@@ -1,17 +1,17 @@
-"""The bounds of all feeds of a console: how many are open, and how much memory they hold together.
+"""Limits over all feeds of a console: their number, and the memory that they use together.
 
-Addresses share the number of feeds (`shares`). If an address has no room, a feed whose peer takes nothing makes room:
-the one that has waited for its peer longest is cut. Its peer can resume it later, by the place that it received last.
+Addresses share the number of feeds (`shares`). If an address has no place left, the feed that has waited longest for
+its peer is cut. Its peer can resume it later, from the last place that it received.
 
-Memory is bounded in the sum:
+The total memory is bounded:
 
     the reader of a feed         counts while it is open; at most half of the bound, see `FeedOptions.feed_window_bytes`
-    a block above its window     waits for room, in the order of the waits; one feed always gets it
-    what is being sent           counts until most of it was taken
+    a block above its window     waits for memory, in order; one feed always gets it
+    a chunk being sent           counts until most of it was received
 
-If there is no room, feeds that wait for their peers rest, the one that has waited longest first: they keep what is
-being sent, and fetch their blocks again later. So does a feed whose peer keeps up, after its turn. If all feeds
-together send too much, they are cut instead.
+If memory runs out, feeds that wait for their peers rest, the longest wait first: they keep the chunk being sent, and
+fetch their blocks again later. So does a feed whose peer keeps up, after its turn. If all feeds together send too much,
+they are cut instead.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from .listener import UPTAKE_CHECKED_S, Uptake
 from .options import FeedOptions
 
 STALLED_S_MIN = 1.0
-"""A peer that has taken nothing for less than this keeps its feed from a newcomer."""
+"""A peer that has received nothing for less than this keeps its feed when a new feed needs a place."""
 SLICE_S: Final = 1.0
-"""For so long a feed has the memory for its reader: peers that take little of a large block at a time take turns."""
+"""How long a feed keeps the memory for its reader: peers that receive a large block slowly take turns."""
 WINDOWS_HELD: Final = 2
-"""The memory of a reader: what it has fetched and what is on its way, and the events of a block that is no larger."""
+"""Memory of a reader in windows: fetched and requested bytes, and the events of a block that is no larger."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,12 +40,12 @@ class FeedPlace:
     """One open feed.
 
     Attributes:
-        uptake: what its peer takes.
+        uptake: the progress of its peer.
         end: cuts the feed.
         reader_bytes: memory for its reader, 0 while it rests.
         block_bytes: memory for a block above its window.
-        sending_bytes: memory for what is being sent.
-        since_s: since when it has the memory for its reader, or for the block, by the clock of the loop.
+        sending_bytes: memory for the chunk being sent.
+        since_s: when it got the memory for its reader, or for the block, by the clock of the loop.
     """
 
     address: str
@@ -58,7 +58,7 @@ class FeedPlace:
 
     @property
     def held_bytes(self) -> int:
-        """All of its memory."""
+        """The sum of its memory."""
         return self.reader_bytes + self.block_bytes + self.sending_bytes
 
 
@@ -70,7 +70,7 @@ class FeedPlaces:
         self._reader_bytes = WINDOWS_HELD * options.feed_window_bytes
         self._shares = Shares[str](options.count_max)
         self._places: dict[FeedPlace, None] = {}
-        # Feeds that wait for memory, the first one first; and what wakes it when another one holds less.
+        # Feeds that wait for memory, in order; and the event that wakes them when another feed releases some.
         self._waiting: deque[FeedPlace] = deque()
         self._freed = asyncio.Event()
 
@@ -91,9 +91,9 @@ class FeedPlaces:
         return True
 
     def hold(self, place: FeedPlace, block_bytes: int) -> bool:
-        """Hold memory for the reader of a feed, and for a block; return False, and change nothing, without room.
+        """Hold memory for the reader of a feed, and for a block; return False, and change nothing, if it does not fit.
 
-        Only what is more than before for a block needs room. A feed that was cut has it.
+        Only an increase for a block needs free memory. A feed that was cut always gets it.
         """
         growth = block_bytes - place.block_bytes
         if place in self._places:
@@ -107,7 +107,7 @@ class FeedPlaces:
         return True
 
     async def room(self, place: FeedPlace, block_bytes: int) -> None:
-        """Hold memory for the reader of a feed, and for a block, once there is room. Cancelling is safe."""
+        """Hold memory for the reader of a feed, and for a block, once it is available. Cancelling is safe."""
         if self.hold(place, block_bytes):
             return
         self._waiting.append(place)
@@ -124,12 +124,12 @@ class FeedPlaces:
             self._freed.set()
 
     def is_turn_over(self, place: FeedPlace, least_s: float) -> bool:
-        """Return whether a feed has had its memory for a block for so long at least, and other feeds wait for some."""
+        """Return whether a feed has held its memory for a block this long, and other feeds wait for memory."""
         held_s = asyncio.get_running_loop().time() - place.since_s
         return bool(self._waiting and place.block_bytes) and held_s >= max(SLICE_S, least_s)
 
     def sending(self, place: FeedPlace, size_bytes: int) -> None:
-        """Hold memory for what a feed sends; feeds that wait for their peers are cut if all of them send too much."""
+        """Hold memory for a chunk being sent; if all feeds send too much, feeds that wait for their peers are cut."""
         place.sending_bytes = size_bytes
         if not size_bytes:
             self._freed.set()
@@ -141,7 +141,7 @@ class FeedPlaces:
             self._cut(stalled)
 
     def rest(self, place: FeedPlace) -> None:
-        """Hold nothing but what is being sent."""
+        """Release everything but the chunk being sent."""
         place.reader_bytes = place.block_bytes = 0
         self._freed.set()
 
@@ -153,14 +153,14 @@ class FeedPlaces:
             self._freed.set()
 
     def _has_room(self, place: FeedPlace, growth: int) -> bool:
-        """Return whether it is the turn of a feed to hold so much more for a block."""
+        """Return whether it is the turn of a feed to hold this much more for a block."""
         if self._waiting and self._waiting[0] is not place:
             return False
         is_alone = not any(each.block_bytes for each in self._places if each is not place)
         return is_alone or self.held_bytes + growth <= self._bytes_max
 
     def _let_rest(self, block_bytes: int) -> None:
-        """Ask as many feeds that wait for their peers to rest as a block needs, the longest wait first."""
+        """Ask feeds that wait for their peers to rest, as many as a block needs, the longest wait first."""
         missing = self.held_bytes + block_bytes - self._bytes_max
         latest_s = asyncio.get_running_loop().time() - SLICE_S
         for stalled in self._stalled(for_s=0.0):
@@ -171,7 +171,7 @@ class FeedPlaces:
                 missing -= stalled.reader_bytes + stalled.block_bytes
 
     def _make_room(self, address: str) -> bool:
-        """Cut as many feeds as a new feed of an address needs; none, if all that have stalled are too few."""
+        """Cut as many feeds as a new feed of an address needs; none if all stalled feeds are not enough."""
         taken, held = len(self._shares), self._shares.count_of(address)
         stalled = self._stalled(for_s=STALLED_S_MIN)
         for count, place in enumerate(stalled, 1):
@@ -183,7 +183,7 @@ class FeedPlaces:
         return False
 
     def _stalled(self, *, for_s: float) -> list[FeedPlace]:
-        """Return the feeds that have waited for their peers for so long, the longest wait first."""
+        """Return the feeds that have waited for their peers for this long, the longest wait first."""
         latest_s = asyncio.get_running_loop().time() - for_s
         waiting = [(since_s, place) for place in self._places if (since_s := place.uptake.stalled_since_s) is not None]
         return [place for since_s, place in sorted(waiting, key=itemgetter(0)) if since_s <= latest_s]
@@ -194,18 +194,18 @@ class FeedPlaces:
 
 
 class FeedMemory:
-    """The memory of one feed, of what all feeds may hold together."""
+    """The memory of one feed, within the limit of all feeds."""
 
     def __init__(self, places: FeedPlaces, place: FeedPlace) -> None:
         self._places = places
         self._place = place
 
     def hold(self, block_bytes: int) -> bool:
-        """Hold that much for a block; see `FeedPlaces.hold`."""
+        """Hold this much for a block; see `FeedPlaces.hold`."""
         return self._places.hold(self._place, block_bytes)
 
     def is_turn_over(self, least_s: float) -> bool:
-        """Return whether the memory for a block is to be given to a feed that waits; see `FeedPlaces.is_turn_over`."""
+        """Return whether the memory for a block should pass to a waiting feed; see `FeedPlaces.is_turn_over`."""
         return self._places.is_turn_over(self._place, least_s)
 
     async def room(self, block_bytes: int) -> None:
@@ -213,9 +213,9 @@ class FeedMemory:
         await self._places.room(self._place, block_bytes)
 
     def sending(self, size_bytes: int) -> None:
-        """Hold that much for what is being sent."""
+        """Hold this much for the chunk being sent."""
         self._places.sending(self._place, size_bytes)
 
     def rest(self) -> None:
-        """Hold nothing but what is being sent."""
+        """Release everything but the chunk being sent."""
         self._places.rest(self._place)

@@ -1,4 +1,4 @@
-"""What the console answers below `/streams/`: feeds, within bounds, to those who may read them."""
+"""Requests below `/streams/`: feeds, within limits, for those who may read them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,7 +21,7 @@ from .requests import RETRY_AFTER_S, RefusedError, parameters_of, refusal_of
 from .sse import CONTENT_TYPE
 
 PATH: Final = "/streams/SCOPE/STREAM/events"
-"""Where a feed is, for people."""
+"""The path of a feed, for messages."""
 PARAMETERS: Final = ("from", "key", "token")
 
 
@@ -29,9 +29,9 @@ class Feeds:
     """All feeds of a console.
 
     Args:
-        address: where the server is reached from its own machine; asked for each feed.
-        access: who may read them.
-        counters: what is counted.
+        address: address of the server on its own machine; called for each feed.
+        access: checks who may read them.
+        counters: counts the feeds.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class Feeds:
 
     @asynccontextmanager
     async def respond(self, request: HttpRequest) -> AsyncIterator[HttpResponse | StreamedResponse]:
-        """Answer a request for a path below `/streams/`. The feed ends when this is left."""
+        """Answer a request for a path below `/streams/`. The feed ends when the context is left."""
         headers = self._sharing(request)
-        if request.method == "OPTIONS":  # a page asks whether it may send these headers
+        if request.method == "OPTIONS":  # a browser's preflight request
             yield HttpResponse(HTTPStatus.NO_CONTENT, "text/plain", b"", {"Allow": "GET, OPTIONS", **headers})
             return
         async with AsyncExitStack() as stack:
@@ -63,10 +63,10 @@ class Feeds:
     async def _begin(
         self, wanted: FeedRequest, address: str, headers: Mapping[str, str], stack: AsyncExitStack
     ) -> HttpResponse | StreamedResponse:
-        """Begin a feed for an address; it ends with a stack, or if another feed needs its room.
+        """Begin a feed for an address; it ends with the stack, or if another feed needs its place.
 
         Raises:
-            RefusedError: the server cannot give it.
+            RefusedError: the feed cannot begin.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -90,14 +90,14 @@ class Feeds:
         await stack.enter_async_context(aclosing(feed))
         try:
             opening = await anext(feed)
-        except FeedOverError:  # a browser that is told so comes back no more
+        except FeedOverError:  # a browser that receives 204 does not reconnect
             return HttpResponse(HTTPStatus.NO_CONTENT, CONTENT_TYPE, b"", headers)
         except MillraceError as error:
             raise refusal_of(error) from error
         self._counters.opened_total += 1
         return StreamedResponse(
             content_type=CONTENT_TYPE,
-            # What keeps proxies from gathering messages, or answering with old ones.
+            # Keeps proxies from buffering messages, or serving old ones.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers},
             opening=opening,
             chunks=feed,
@@ -125,10 +125,10 @@ class Feeds:
         }
 
     def _wanted(self, request: HttpRequest) -> FeedRequest:
-        """Return what is asked for, and check that it may be.
+        """Return the parameters of a feed, checked.
 
         Raises:
-            RefusedError: it may not.
+            RefusedError: they are invalid.
         """
         parts = [unquote(part) for part in request.path.split("/")]
         if len(parts) != 5 or parts[4] != "events":
@@ -136,7 +136,7 @@ class Feeds:
                 HTTPStatus.NOT_FOUND, f"{request.path} is not here; the events of a stream are at {PATH}"
             )
         if request.method != "GET":
-            problem = f"{request.method} is not answered here; a feed is asked for with GET"
+            problem = f"{request.method} is not supported; use GET for a feed"
             raise RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, problem, {"Allow": "GET, OPTIONS"})
         try:
             parameters = parameters_of(request.query, names=PARAMETERS, subject="a feed")

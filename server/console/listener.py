@@ -1,14 +1,14 @@
-"""A small HTTP listener in a thread of its own, with bounds: it answers one request on each connection, and ends it.
+"""A small, bounded HTTP listener in a thread of its own: it answers one request on each connection, and closes it.
 
-The protocol is that of h11; here are the sockets. A connection has a deadline for all of it, from its first byte to the
-last one that it takes, so a peer that trickles wins nothing. The number of connections is bounded. If it is reached, a
-new connection replaces the oldest one that can be replaced: one that waits for a refusal, or has not sent a whole
-request, of the address with the most of these. Connections that are being answered keep their places, and addresses
-share those (`shares`).
+h11 implements the protocol; this module the sockets. A connection has one deadline, from its first byte to the last one
+sent, so a peer that trickles gains nothing. The number of connections is bounded. At the limit, a new connection
+replaces the oldest replaceable one: one whose rejection is delayed, or that has not sent a whole request, of the
+address with the most of these. Connections with a request in progress keep their places, and addresses share those
+(`shares`).
 
-An answer may be a stream, which has no deadline and takes no place of the others; how many of these there are is up to
-who gives them. A peer that does not take what was sent gets nothing more, so a stream costs what is under way; one that
-takes nothing at all for a while is cut. A stream ends at once when its peer leaves.
+An answer may be a stream, which has no deadline and does not count as a connection; the handler limits the number of
+streams. Backpressure: a peer that does not receive is sent nothing more, so a stream costs only the bytes under way; a
+peer that receives nothing for a while is cut. A stream ends at once when its peer leaves.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_COUNT_MAX: Final = 64
 DEADLINE_S: Final = 10.0
-"""How long a connection may take, all in all."""
+"""Deadline of a connection."""
 REQUEST_SIZE_BYTES_MAX: Final = 128 << 10
-"""Of the request line and the headers; the cut of a stream of 4,096 segments may be one."""
+"""Of the request line and the headers; a header may contain the cut of a stream of 4,096 segments."""
 READ_SIZE_BYTES: Final = 4096
 UPTAKE_CHECKED_S: Final = 0.25
 """Interval at which stalled peers are detected."""
@@ -43,13 +43,13 @@ UPTAKE_CHECKED_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """What is asked for.
+    """An HTTP request.
 
     Attributes:
         path: without the query, as it was sent.
         query: after the question mark, as it was sent.
-        headers: by their names in small letters; of several with one name, the first.
-        address: of the host that asks, empty if that is not known.
+        headers: by lower-case name; the first of several with one name.
+        address: of the client's host, empty if unknown.
     """
 
     method: str
@@ -61,10 +61,10 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What a request is answered with, as a whole.
+    """A whole response.
 
     Attributes:
-        delay_s: how long it is withheld; meanwhile the connection can be replaced by another one.
+        delay_s: how long it is withheld; meanwhile another connection can replace this one.
     """
 
     status: HTTPStatus
@@ -76,12 +76,12 @@ class HttpResponse:
 
 @dataclass(slots=True)
 class Uptake:
-    """What the peer of a stream takes.
+    """Progress of the peer of a stream.
 
     Attributes:
-        stalled_since_s: since when it has taken nothing of what waits for it, by the clock of the loop; None if nothing
-            waits.
-        is_rest_wanted: whether the stream is to rest, for its memory is needed; for a peer that has stalled.
+        stalled_since_s: since when it has received nothing of the waiting bytes, by the clock of the loop; None if no
+            bytes wait.
+        is_rest_wanted: whether the stream should rest because its memory is needed; for a stalled peer.
     """
 
     stalled_since_s: float | None = None
@@ -89,19 +89,19 @@ class Uptake:
 
 
 async def _rest() -> None:
-    """Give back nothing."""
+    """Release nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedResponse:
-    """What a request is answered with, piece by piece: with status 200.
+    """A response that is sent piece by piece, with status 200.
 
     Attributes:
         opening: sent at once.
-        chunks: what follows; asked for the next one when the peer has taken most of those before it.
-        patience_s: a peer that takes nothing for so long is cut.
+        chunks: the rest; the next one is requested when the peer has received most of the previous ones.
+        patience_s: a peer that receives nothing for this long is cut.
         uptake: kept up to date while the stream is sent.
-        rest: gives back the memory of the stream, until the next chunk is asked for.
+        rest: releases the memory of the stream, until the next chunk is requested.
     """
 
     content_type: str
@@ -124,13 +124,13 @@ Respond = Callable[[HttpRequest], AbstractAsyncContextManager[HttpResponse | Str
 
 
 class HttpListener:
-    """Listens from its making until `close`.
+    """Listens from its creation until `close`.
 
     Args:
         host, port: where to listen; port 0 lets the system choose.
         respond: answers a request.
         proxies: the proxies that report the addresses of their clients.
-        connections_count_max: at once, those of streams not counted.
+        connections_count_max: concurrent connections, without streams.
         deadline_s: for each, until a stream begins.
     """
 
@@ -148,12 +148,12 @@ class HttpListener:
         self._proxies = proxies
         self._connections_count_max = connections_count_max
         self._deadline_s = deadline_s
-        # All connections; and the addresses of those without a whole request yet, the oldest first. These are ended by
-        # transports: a task that is cancelled before it has begun would leave its connection open. The others are
+        # All connections; and the addresses of those without a whole request yet, oldest first. These are ended by
+        # their transports: a task that is cancelled before it has begun would leave its connection open. The others are
         # cancelled.
         self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._waiting: dict[asyncio.Task[None], str] = {}
-        # Connections whose answer is withheld, the oldest first; connections with other answers, by their addresses.
+        # Connections whose answer is withheld, oldest first; connections with other answers, by address.
         self._refused: dict[asyncio.Task[None], None] = {}
         self._answering: dict[asyncio.Task[None], str] = {}
         self._shares = Shares[str](connections_count_max)
@@ -170,7 +170,7 @@ class HttpListener:
         self._thread.start()
 
     def end_streams(self) -> None:
-        """Cut all streams and what is being answered, and each stream that would begin later.
+        """Cut all streams and requests in progress, and each stream that would begin later.
 
         Returns when they have ended; blocks for a moment.
         """
@@ -188,8 +188,9 @@ class HttpListener:
     async def _serve(self) -> None:
         server = await asyncio.start_server(self._connected, sock=self._socket, limit=REQUEST_SIZE_BYTES_MAX)
         await self._stop.wait()
-        # No more are accepted from here on; but the server is closed only after those that just were have come in to
-        # `_connected`, which ends them: asyncio leaves the socket open of one that meets a closed server.
+        # No connection is accepted from here on; but the server is closed only after the connections just accepted have
+        # reached `_connected`, which ends them: asyncio leaves the socket of a connection open if the server is closed
+        # first.
         self._loop.remove_reader(self._socket)
         for writer in self._tasks.values():
             writer.transport.abort()
@@ -204,7 +205,7 @@ class HttpListener:
             await asyncio.wait(answering)
 
     def _stop_answering(self) -> list[asyncio.Task[None]]:
-        """Cancel all connections that have a whole request, and return them: what is to be a stream is not known."""
+        """Cancel all connections that have a whole request, and return them: any of them may become a stream."""
         answering = [task for task in self._tasks if task not in self._waiting]
         for task in answering:
             task.cancel()
@@ -224,7 +225,7 @@ class HttpListener:
         task.add_done_callback(self._ended)
 
     def _make_room(self) -> bool:
-        """End a connection that can be replaced; return False if all of them are being answered."""
+        """End a replaceable connection; return False if requests are in progress on all of them."""
         if self._refused:
             refused = next(iter(self._refused))
             del self._refused[refused]
@@ -268,7 +269,7 @@ class HttpListener:
         try:
             if self._proxies.trusts(writer.get_extra_info("peername")):
                 received = await self._after_header(task, reader)
-                if received:  # nothing would mean the end of the connection
+                if received:  # an empty write would mean the end of the connection
                     connection.receive_data(received)
             while (event := connection.next_event()) is h11.NEED_DATA:
                 connection.receive_data(await reader.read(READ_SIZE_BYTES))
@@ -302,7 +303,7 @@ class HttpListener:
                 deadline.reschedule(self._loop.time() + self._deadline_s)
 
     async def _after_header(self, task: asyncio.Task[None], reader: asyncio.StreamReader) -> bytes:
-        """Count a connection for the host that uses the proxy; return what was received after the header.
+        """Count a connection for the host that uses the proxy; return the bytes received after the header.
 
         Raises:
             ProxyHeaderError: the header is invalid.
@@ -325,7 +326,7 @@ class HttpListener:
         self._refused.pop(task, None)
 
     def _release(self, task: asyncio.Task[None]) -> None:
-        """Return the place of a connection among those that are being answered; it may have none."""
+        """Release the place of a connection with a request in progress, if it has one."""
         address = self._answering.pop(task, None)
         if address is not None:
             self._shares.release(address)
@@ -361,10 +362,10 @@ async def _send_whole(connection: h11.Connection, writer: asyncio.StreamWriter, 
 async def _send_stream(
     connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, response: StreamedResponse
 ) -> None:
-    """Send the chunks as the peer takes them, until they end or the peer leaves.
+    """Send the chunks as the peer receives them, until they end or the peer leaves.
 
     Raises:
-        TimeoutError: the peer has taken nothing for too long.
+        TimeoutError: the peer has received nothing for too long.
         OSError: the connection was lost.
     """
     sending = asyncio.create_task(_send_chunks(connection, writer, response))
@@ -380,7 +381,7 @@ async def _send_stream(
 
 
 async def _ended(*tasks: asyncio.Task[None]) -> None:
-    """Wait until tasks have ended, also if this is cancelled: their chunks are closed next, and must not be in use."""
+    """Wait until tasks have ended, even if cancelled: their chunks are closed next, and must not be in use."""
     cancellation = None
     while not all(task.done() for task in tasks):
         try:
@@ -398,17 +399,17 @@ async def _send_chunks(connection: h11.Connection, writer: asyncio.StreamWriter,
         writer.write(connection.send(h11.Data(data=chunk)) or b"")
         del chunk
         await _taken(writer, response)
-        # Neither the chunks nor a peer that takes them at once need to have waited, and others want their turn.
+        # Chunks and a fast peer may never block this loop, and other connections need their turn.
         await asyncio.sleep(0)
     writer.write(connection.send(h11.EndOfMessage()) or b"")
     await _taken(writer, response)
 
 
 async def _taken(writer: asyncio.StreamWriter, response: StreamedResponse) -> None:
-    """Wait until the peer has taken most of what was written; meanwhile the stream may have to rest.
+    """Wait until the peer has received most of the written bytes; meanwhile the stream may have to rest.
 
     Raises:
-        TimeoutError: it took nothing of it for `patience_s`.
+        TimeoutError: it received nothing for `patience_s`.
     """
     now_s = asyncio.get_running_loop().time
     uptake, patience_s = response.uptake, response.patience_s
@@ -432,7 +433,7 @@ async def _taken(writer: asyncio.StreamWriter, response: StreamedResponse) -> No
 
 
 async def _left(reader: asyncio.StreamReader) -> None:
-    """Wait until the peer leaves; what it sends meanwhile is dropped."""
+    """Wait until the peer leaves; anything that it sends is dropped."""
     try:
         while await reader.read(READ_SIZE_BYTES):
             pass

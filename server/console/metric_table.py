@@ -1,4 +1,4 @@
-"""What each number of the statistics is called in Prometheus, and what it says: the one list of them.
+"""The Prometheus name and help of each number in the statistics.
 
 Names follow the conventions of Prometheus: `millrace_<part>_<what>_<unit>`, in seconds and bytes, counters end in
 `_total`. A number without a unit is a count. The help says what the number means, and what to do about it. A test holds
@@ -18,8 +18,8 @@ _OF_PARTS: Final[Figures] = {
         "server",
         read_only=MetricHelp(
             "read_only",
-            "1 while nothing can be stored, because the log failed or has lost content; reads are answered. Alert on "
-            "it: /health and the log messages say why.",
+            "1 while the container is read-only, because the log failed or has lost content. Alert on 1: /health and "
+            "the log messages give the reason.",
         ),
         segments=MetricHelp("segments", "Segments that exist, sealed ones included. Idle ones cost disk, not memory."),
         streams=MetricHelp("streams", "Streams that exist. Idle ones cost disk, not memory."),
@@ -27,7 +27,7 @@ _OF_PARTS: Final[Figures] = {
         exclusive_writers=MetricHelp("exclusive_writers", "Streams that have an exclusive writer; 65,536 at most."),
         connections=MetricHelp(
             "connections",
-            "Open connections, also those that are no clients yet. Compare with MILLRACE_FRONT_CONNECTIONS_COUNT_MAX.",
+            "Open connections, including those without a HELLO yet. Compare with MILLRACE_FRONT_CONNECTIONS_COUNT_MAX.",
         ),
         unauthenticated_connections=MetricHelp(
             "unauthenticated_connections",
@@ -44,13 +44,13 @@ _OF_PARTS: Final[Figures] = {
         ),
         sequences_refused_total=MetricHelp(
             "sequences_refused_total",
-            "Appends refused because some of their events may be stored already. Alert on any: a writer was restarted "
+            "Appends rejected because some of their events may be stored already. Alert on any: a writer was restarted "
             "with wrong sequences.",
         ),
         damaged_entities=MetricHelp(
             "damaged_entities",
             "Segments, streams, writers, transactions and producers that the log contradicts; requests that change "
-            "them are refused. Alert on any: `millrace verify` names them, `millrace repair` offers a way out.",
+            "them are rejected. Alert on any: `millrace verify` names them, `millrace repair` offers a way out.",
         ),
         request_bytes=MetricHelp(
             "request_bytes", "Memory that requests use. At MILLRACE_FRONT_REQUEST_BYTES_MAX, large requests wait."
@@ -62,7 +62,7 @@ _OF_PARTS: Final[Figures] = {
         ),
         idle_bytes=MetricHelp(
             "idle_bytes",
-            "Memory of idle segments, streams and writers, so that they need not be loaded again. Bounded by "
+            "Memory of idle segments, streams and writers, cached so that they need not be loaded again. Bounded by "
             "MILLRACE_CONTAINER_IDLE_BYTES_MAX.",
         ),
         attribute_bytes=MetricHelp(
@@ -82,7 +82,7 @@ _OF_PARTS: Final[Figures] = {
         ),
         fullness=MetricHelp(
             "fullness_ratio",
-            "How full the log is, from 0 to 1. Near 1, tier 2 is too slow, and appends will soon be refused.",
+            "How full the log is, from 0 to 1. Near 1, tier 2 is too slow, and appends will soon be rejected.",
         ),
         write_age_s=MetricHelp(
             "write_age_seconds",
@@ -117,7 +117,7 @@ _OF_PARTS: Final[Figures] = {
             "Damaged ranges of the log that the last start found. Alert on any: `millrace verify` names them.",
         ),
         lost_bytes=MetricHelp(
-            "lost_bytes", "How much of the log may be lost, while nobody has accepted the loss. Alert on any."
+            "lost_bytes", "How much of the log may be lost, until an operator accepts the loss. Alert on any."
         ),
         tail_bytes=MetricHelp(
             "tail_bytes", "Bytes that the last start read from the log, because tier 2 did not have them."
@@ -131,11 +131,11 @@ _OF_PARTS: Final[Figures] = {
         ),
         refused_total=MetricHelp(
             "refused_total",
-            "Connections turned away because the server was shutting down, or could not renew its lease. If it keeps "
-            "rising, /health says why.",
+            "Connections rejected because the server was shutting down, or could not renew its lease. If it keeps "
+            "rising, /health gives the reason.",
         ),
         shed_total=MetricHelp(
-            "shed_total", "Connections turned away because there were too many. Alert if it keeps rising."
+            "shed_total", "Connections rejected because of the connection limit. Alert if it keeps rising."
         ),
         unauthenticated_connections_shed_total=MetricHelp(
             "unauthenticated_connections_shed_total",
@@ -159,7 +159,7 @@ _OF_PARTS: Final[Figures] = {
         ),
         throttled_total=MetricHelp(
             "throttled_total",
-            "Times that a client was told to wait. Alert if it keeps rising: the disk, or tier 2, is too slow.",
+            "Times that a client was throttled. Alert if it keeps rising: the disk, or tier 2, is too slow.",
         ),
         requests_delayed_total=MetricHelp(
             "requests_delayed_total",
@@ -171,7 +171,7 @@ _OF_PARTS: Final[Figures] = {
         ),
         readers_ended_total=MetricHelp(
             "readers_ended_total",
-            "Connections of slow readers that were ended, because others had no memory to read. Their clients resume.",
+            "Connections of slow readers that were closed because other readers had no memory. Their clients resume.",
         ),
         requests_failed_total=MetricHelp(
             "requests_failed_total",
@@ -186,18 +186,18 @@ _OF_PARTS: Final[Figures] = {
         ),
         is_fenced=MetricHelp(
             "fenced",
-            "1 if another server has taken over this history. The server ends then; its message names the other.",
+            "1 if another server has taken over this history. This server then exits; its message names the other.",
         ),
         is_stalled=MetricHelp(
             "stalled",
-            "1 while nothing is acknowledged, since this process stood still for longer than its lease. It claims the "
+            "1 while nothing is acknowledged, because this process stalled for longer than its lease. It claims the "
             "container again by itself.",
         ),
         renewals_count=MetricHelp("renewals_total", "Renewals of the lease in the object store that succeeded."),
         failed_renewals_count=MetricHelp(
             "failed_renewals_total",
             "Renewals of the lease that failed or had no answer in time. If it keeps rising, the store cannot be "
-            "reached or takes no writes.",
+            "reached or rejects writes.",
         ),
         lease_age_s=MetricHelp(
             "lease_age_seconds",
@@ -209,8 +209,8 @@ _OF_PARTS: Final[Figures] = {
         "history",
         is_standing_by=MetricHelp(
             "standing_by",
-            "1 while this server waits for another one that serves. It is not healthy then, as it serves nobody. No "
-            "reason for an alert.",
+            "1 while this server is a standby. It is not healthy then, because it serves no clients. No reason for an "
+            "alert.",
         ),
     ),
     **figures_of(
@@ -235,23 +235,23 @@ _OF_PARTS: Final[Figures] = {
         ),
         extent_count=MetricHelp("extents", "Ranges of segments in the cache."),
         fetch_count=MetricHelp("fetches_in_progress", "Fetches from tier 2 that run or wait for their turn."),
-        unread_bytes=MetricHelp("unread_bytes", "Bytes fetched ahead, or being fetched, that nobody has read yet."),
+        unread_bytes=MetricHelp("unread_bytes", "Bytes fetched ahead, or being fetched, that were not read yet."),
         hits_total=MetricHelp("hits_total", "Reads answered from the cache alone."),
         misses_total=MetricHelp("misses_total", "Reads that had to wait for tier 2."),
         joins_total=MetricHelp("joins_total", "Reads that waited for a fetch that another read had started."),
-        fetches_total=MetricHelp("fetches_total", "Fetches from tier 2, those made ahead included."),
+        fetches_total=MetricHelp("fetches_total", "Fetches from tier 2, including read-ahead."),
         fetches_ahead_total=MetricHelp("fetches_ahead_total", "Fetches made ahead for a reader that reads in order."),
         fetch_failures_total=MetricHelp(
             "fetch_failures_total",
             "Fetches from tier 2 that failed: it cannot be read, or a chunk is damaged. Alert on it.",
         ),
         fetched_bytes_total=MetricHelp(
-            "fetched_bytes_total", "Bytes fetched from tier 2, those that nobody reads included."
+            "fetched_bytes_total", "Bytes fetched from tier 2, including those that were never read."
         ),
-        evicted_bytes_total=MetricHelp("evicted_bytes_total", "Bytes that left the cache to make room."),
+        evicted_bytes_total=MetricHelp("evicted_bytes_total", "Bytes evicted from the cache."),
         evicted_unread_bytes_total=MetricHelp(
             "evicted_unread_bytes_total",
-            "Bytes fetched ahead and evicted before anybody read them: raise MILLRACE_CACHE_BUDGET_BYTES.",
+            "Bytes fetched ahead and evicted before they were read: raise MILLRACE_CACHE_BUDGET_BYTES.",
         ),
     ),
 }

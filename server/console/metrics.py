@@ -1,6 +1,6 @@
-"""What `/metrics` shows: what parts of the server count, statistics, health, process and build.
+"""The content of `/metrics`: counters of the parts, statistics, health, process and build.
 
-All of it is looked up when Prometheus asks, in the thread of the console.
+All of it is looked up when Prometheus scrapes, in the thread of the console.
 """
 
 import platform
@@ -28,7 +28,7 @@ Statistics = Mapping[str, Any]
 UNKNOWN: Final = "unknown"
 NONE: Final = "none"
 OTHERS: Final = "(others)"
-"""In place of the name of a stream or a cursor; no stream can have it."""
+"""Instead of the name of a stream or a cursor; not a valid stream name."""
 _BUSIEST: Final = (
     "written to one of the MILLRACE_METRICS_STREAMS_COUNT_MAX busiest streams, since it is among them; all other "
     "streams are in (others). Take rates first, then sums."
@@ -37,7 +37,7 @@ _SLOWEST: Final = "Shown for the MILLRACE_METRICS_CURSORS_COUNT_MAX cursors with
 
 
 class MetricsCollector(Collector):
-    """Tells what the parts of the server count themselves."""
+    """Yields the metrics that the parts of the server count themselves."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -59,7 +59,7 @@ class MetricsCollector(Collector):
 
 
 class StatisticsCollector(Collector):
-    """Turns the statistics of the parts into metrics, as `metric_table` declares them.
+    """Converts the statistics of the parts into metrics, as `metric_table` declares them.
 
     Args:
         statistics: a part that is missing now has no metrics.
@@ -90,7 +90,7 @@ class StatisticsCollector(Collector):
 
 
 class BuildCollector(Collector):
-    """Says what runs, as labels of a metric that is always 1."""
+    """Yields the versions of the build, as labels of a metric that is always 1."""
 
     def __init__(self) -> None:
         self._labels = {
@@ -117,8 +117,8 @@ class Scrape(Collector):
 
     Args:
         busy: the streams and cursors with metrics of their own.
-        is_named: whether these are called by their names. Else there are no streams, and the cursors are one row: a
-            sum over streams would fall when one loses its row, and a counter must not.
+        is_named: whether to name them. Otherwise streams have no rows, and the cursors are one row: a sum over streams
+            would fall when a stream loses its row, and a counter must not.
     """
 
     def __init__(self, registry: Collector, busy: Callable[[], Busy], *, is_named: bool) -> None:
@@ -134,13 +134,13 @@ class Scrape(Collector):
 
 
 class BusyCollector(Collector):
-    """Tells of the busiest streams and of the cursors that lag most; of the others in one row."""
+    """Yields the busiest streams and the cursors with the largest lag; all others in one row."""
 
     def __init__(self, busy: Busy) -> None:
         self._busy = busy
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is written to streams, and how far cursors lag."""
+        """Yield the bytes and events written to streams, and the lags of cursors."""
         busy = self._busy
         sizes = CounterMetricFamily(
             "millrace_stream_written_bytes",
@@ -159,7 +159,7 @@ class BusyCollector(Collector):
 
 
 def _lag_metrics(named: Sequence[CursorLag], others: Sequence[CursorLag]) -> Iterator[Metric]:
-    """Yield how far cursors lag: a row for each of some, and one for the others."""
+    """Yield the lags of cursors: a row for each named one, and one for the others."""
     lag_bytes = GaugeMetricFamily(
         "millrace_cursor_lag_bytes",
         f"Bytes of its stream that a cursor has not passed, so that its consumer still has to read them. "
@@ -184,7 +184,7 @@ def _lag_metrics(named: Sequence[CursorLag], others: Sequence[CursorLag]) -> Ite
 def registry_of(
     metrics: Metrics, *, statistics: Callable[[], Statistics], health: Callable[[], str]
 ) -> CollectorRegistry:
-    """Return all of these, and what the library tells of the process: memory, processor time, files."""
+    """Return a registry of all of these, and of the library's process metrics: memory, processor time, files."""
     registry = CollectorRegistry()
     registry.register(MetricsCollector(metrics))
     registry.register(StatisticsCollector(statistics, health))

@@ -1,4 +1,4 @@
-"""A search for parts of names among any number of them: it ends after so many, and says where to resume."""
+"""A bounded substring search over any number of names, which returns where to resume."""
 
 from collections.abc import AsyncIterator
 
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 async def search_names(
     names: AsyncIterator[str], *, contains: str, count_max: int, scanned_count_max: int
 ) -> tuple[list[str], str | None]:
-    """Return the first names that contain a text, in any case, and the name after which the search resumes.
+    """Return the first names that contain a text, ignoring case, and the name after which to resume the search.
 
-    That is None when there are no others. Cancelling is safe.
+    The latter is None at the end. Cancelling is safe.
 
     Args:
-        names: in their order; not closed here.
-        count_max: so many are returned at most, and
-        scanned_count_max: so many are looked at.
+        names: in order; not closed here.
+        count_max: the most names to return, and
+        scanned_count_max: the most names to examine.
     """
     found: list[str] = []
     wanted = contains.casefold()

@@ -1,7 +1,7 @@
 """The page of the console: files of this package, sent as they are.
 
-The page loads nothing from anywhere else, runs no script but these files, and inserts no text as markup: the policy
-that is sent with it has browsers refuse all three. It has no data in it, so nobody is asked for a token.
+The page loads nothing from other sites, runs no script but these files, and inserts no text as markup: the content
+security policy makes browsers enforce all three. The page contains no data, so it needs no token.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from .listener import HttpResponse
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    # No script can make markup of a text, such as the name of a cursor: there is no policy that would let it.
+    # No script can turn text, such as the name of a cursor, into markup: no trusted-types policy allows it.
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS: Final = {
@@ -34,7 +34,7 @@ CONTENT_TYPES: Final = {
 
 
 def load_pages() -> Mapping[str, HttpResponse]:
-    """Return the answers by their paths: `/` and `/static/NAME`."""
+    """Return the responses by path: `/` and `/static/NAME`."""
     pages = {
         f"/static/{file.name}": HttpResponse(
             HTTPStatus.OK, CONTENT_TYPES[file.name.rpartition(".")[2]], file.read_bytes(), HEADERS

@@ -1,4 +1,4 @@
-"""What a request to the console may ask: its parameters, and how it is refused."""
+"""Parameters of requests to the console, and error responses."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -18,7 +18,7 @@ NUMBER_DIGITS_MAX: Final = 19
 
 
 class RefusedError(Exception):
-    """A request that gets an error as its answer.
+    """A request that is answered with an error.
 
     Args:
         delay_s: how long the answer is withheld.
@@ -33,7 +33,7 @@ class RefusedError(Exception):
         self._delay_s = delay_s
 
     def response(self, headers: Mapping[str, str]) -> HttpResponse:
-        """Return the answer, with more headers."""
+        """Return the response, with more headers."""
         response = json_response(self._status, {"error": str(self)}, {**self._headers, **headers})
         return replace(response, delay_s=self._delay_s)
 
@@ -45,9 +45,9 @@ def json_response(status: HTTPStatus, content: Any, headers: Mapping[str, str] |
 
 
 def refusal_of(error: MillraceError) -> RefusedError:
-    """Return what a request is told that failed for some reason."""
+    """Return the error response for an exception."""
     if isinstance(error, StreamNotFoundError):
-        return RefusedError(HTTPStatus.NOT_FOUND, f"{error}; `millrace stream list` shows what there is")
+        return RefusedError(HTTPStatus.NOT_FOUND, f"{error}; `millrace stream list` lists the streams")
     if error.retriable:
         headers = {"Retry-After": str(RETRY_AFTER_S)}
         return RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, f"the server cannot be read now: {error}", headers)
@@ -62,11 +62,11 @@ def parameters_of(query: str, *, names: Collection[str], subject: str) -> dict[s
     """Return the parameters of a query.
 
     Args:
-        names: those that there may be.
-        subject: whose they are, for the error: `a feed`.
+        names: the known parameters.
+        subject: the kind of request, for the error: `a feed`.
 
     Raises:
-        InvalidArgumentError: there are others, or one comes twice.
+        InvalidArgumentError: a parameter is unknown, or given twice.
     """
     try:
         found = parse_qs(query, keep_blank_values=True, strict_parsing=True, errors="strict") if query else {}
@@ -76,8 +76,8 @@ def parameters_of(query: str, *, names: Collection[str], subject: str) -> dict[s
         ) from None
     for name, values in found.items():
         if name not in names:
-            known = f"there are {', '.join(names)}" if names else "there are none"
-            raise InvalidArgumentError(f"{name[:100]!r} is no parameter of {subject}; {known}")
+            known = f"it takes {', '.join(names)}" if names else "it takes none"
+            raise InvalidArgumentError(f"{name[:100]!r} is not a parameter of {subject}; {known}")
         if len(values) > 1:
             raise InvalidArgumentError(f"{name} is given {len(values)} times; give it once")
     return {name: values[0] for name, values in found.items()}
@@ -87,12 +87,12 @@ def number_of(parameters: Mapping[str, str], name: str, *, default: int, low: in
     """Return a whole number among parameters.
 
     Raises:
-        InvalidArgumentError: it is none, or outside of its bounds.
+        InvalidArgumentError: it is not a whole number, or outside of its bounds.
     """
     text = parameters.get(name)
     if text is None:
         return default
-    # The digits are counted before they are read: a stranger chooses how many there are.
+    # The digits are counted before they are parsed: an unauthenticated peer chooses their number.
     if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX and low <= int(text) <= high):
-        raise InvalidArgumentError(f"{name} is a whole number from {low} to {high}, not {text[:20]!r}")
+        raise InvalidArgumentError(f"{name} must be a whole number from {low} to {high}, not {text[:20]!r}")
     return int(text)

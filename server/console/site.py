@@ -1,12 +1,12 @@
-"""The console port: a page for people at `/`, what it shows as JSON, feeds, metrics, and probes.
+"""The console port: a web page at `/`, its JSON API, feeds, metrics, and probes.
 
     /metrics                         for Prometheus
-    /livez                           200 while the event loop of the server runs: else it has to be started again
-    /readyz, /health                 200 while all can be served; else 503 with the reason
+    /livez                           200 while the event loop of the server runs; otherwise restart the server
+    /readyz, /health                 200 while everything can be served; else 503 with the reason
     /api/v1/...                      JSON (`api`)
     /streams/SCOPE/STREAM/events     feeds (`feeds`)
 
-Numbers are taken from the statistics of the parts when they are asked for, so that counting costs the hot path nothing.
+Numbers are taken from the statistics of the parts on request, so that counting costs the hot path nothing.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -29,20 +29,20 @@ from .requests import RefusedError, json_response
 
 
 class ConsoleSite:
-    """The HTTP listener. `close` ends it.
+    """The HTTP listener of the console. `close` ends it.
 
     Args:
         host, port: where to listen; port 0 lets the system choose.
-        metrics: what parts of the server count themselves; `/metrics` shows it with the statistics.
+        metrics: counters of the parts; `/metrics` shows them with the statistics.
         statistics: called for each request, in the thread of the console: it must only read.
         health: why the server is not healthy; empty if it is.
         busy: the streams and cursors with metrics of their own; called like `statistics`.
-        measure: brings `busy` up to now; awaited in the loop of the console.
+        measure: updates `busy`; awaited in the loop of the console.
         is_live: whether the event loop of the server runs; may take a while.
-        access: who may ask.
+        access: checks who may ask.
         proxies: the proxies that report the addresses of their clients.
-        feeds: what answers below `/streams/`.
-        api: what answers below `/api/v1/`.
+        feeds: answers requests below `/streams/`.
+        api: answers requests below `/api/v1/`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ConsoleSite:
         self._api = api
         self._pages = load_pages()
         registry = registry_of(metrics, statistics=statistics, health=health)
-        # By whether streams and cursors are called by their names.
+        # By whether streams and cursors are named.
         self._scrapes = {is_named: Scrape(registry, busy, is_named=is_named) for is_named in (False, True)}
         self._listener = HttpListener(host=host, port=port, respond=self._respond, proxies=proxies)
 
@@ -79,7 +79,7 @@ class ConsoleSite:
         return self._listener.port
 
     def end_feeds(self) -> None:
-        """End all feeds, and let none begin. Blocks for a moment."""
+        """End all feeds, and reject new ones. Blocks for a moment."""
         self._listener.end_streams()
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class ConsoleSite:
 
     async def _page(self, request: HttpRequest) -> HttpResponse:
         if request.method not in ("GET", "HEAD"):
-            problem = f"{request.method} is not answered here, only GET and HEAD"
+            problem = f"{request.method} is not supported, only GET and HEAD"
             return json_response(HTTPStatus.METHOD_NOT_ALLOWED, {"error": problem}, {"Allow": "GET, HEAD"})
         path = request.path
         if page := self._pages.get(path):
@@ -124,5 +124,5 @@ class ConsoleSite:
         if path == "/livez":
             live = await self._is_live()
             return json_response(HTTPStatus.OK if live else HTTPStatus.SERVICE_UNAVAILABLE, {"live": live})
-        known = f"there are /, /health, /readyz, /livez, /metrics, {PREFIX} and {PATH}"
+        known = f"available are /, /health, /readyz, /livez, /metrics, {PREFIX} and {PATH}"
         return json_response(HTTPStatus.NOT_FOUND, {"error": known})

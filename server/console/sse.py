@@ -1,14 +1,14 @@
-r"""Server-sent events: the format `text/event-stream` of the HTML standard, as far as it is sent.
+r"""Server-sent events: the part of the format `text/event-stream` of the HTML standard that feeds use.
 
-A message is some lines of ASCII and an empty one:
+A message consists of some lines of ASCII and an empty line:
 
-    id: shop/orders@1:4096.3      from here on, where a client that comes back wants to continue
-    event: truncated              its kind; `message` where the line is missing
-    retry: 2000                   from here on, after how many milliseconds a client comes back
+    id: shop/orders@1:4096.3      the place from which a reconnecting client continues
+    event: truncated              its kind; `message` if the line is missing
+    retry: 2000                   from now on, the delay before a client reconnects, in milliseconds
     data: {"value": "..."}        its content, as JSON: without it, no message is dispatched, but the rest counts
 
-JSON escapes line breaks, control characters and what is not ASCII, so whatever is sent is one line of `data`, for
-clients that split lines in other places than the standard says, too.
+JSON escapes line breaks, control characters and non-ASCII characters, so any content is one line of `data`, also for
+clients that split lines in other places than the standard.
 """
 
 import json
@@ -27,7 +27,7 @@ def encode_message(
     event: str = "",
     retry_ms: int | None = None,
 ) -> bytes:
-    """Return a message.
+    """Encode a message.
 
     Args:
         content: its data, None for none.

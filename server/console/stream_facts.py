@@ -1,6 +1,6 @@
-"""Streams as the console's JSON tells of them. Pure: what the client says in, dictionaries out.
+"""Streams as the console's JSON shows them. Pure: client results in, dictionaries out.
 
-Times are Unix microseconds, keys are places from 0 to 1, and every list has a bound.
+Times are Unix microseconds, keys are places from 0 to 1, and every list is bounded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from millrace.model.quantities import unix_us_of
 from millrace.model.stream import StreamInfo, StreamSegment
 
 SEGMENTS_COUNT_MAX: Final = 1000
-"""Segments that one answer names."""
+"""The most segments in one answer."""
 EPOCHS_COUNT_MAX: Final = 200
-"""Scalings that one answer names."""
+"""The most scalings in one answer."""
 
 
 def summary(info: StreamInfo) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def summary(info: StreamInfo) -> dict[str, Any]:
         "epoch": info.epoch,
         "open_segment_count": len(info.open_segments),
         "size_bytes": info.size_bytes,
-        # Of the segments that still hold something, what was truncated included: rates are the growth of these.
+        # Over all segments that still have content, including truncated events: rates are the growth of these.
         "event_count": sum(segment.event_count for segment in info.segments),
         "written_bytes": sum(segment.length for segment in info.segments),
     }
@@ -54,9 +54,9 @@ def description(info: StreamInfo, *, now_us: int) -> dict[str, Any]:
 def segments_over_time(
     info: StreamInfo, epochs: Sequence[Epoch], *, now_us: int, count_max: int = SEGMENTS_COUNT_MAX
 ) -> dict[str, Any]:
-    """Return all segments that a stream ever had as rectangles, keys times time; of very many the newest.
+    """Return the segments that a stream ever had as rectangles, keys times time; at most the newest ones.
 
-    What the segments hold is told of those that still hold something.
+    Counts are given for segments that still have content.
     """
     started_us = {epoch.number: epoch.started_us for epoch in epochs}
     known = {segment.segment_id: segment for segment in info.segments}
@@ -100,11 +100,11 @@ def saved_cuts(
     lags: Iterable[Mapping[str, Any]],
     unread_events: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the cursors with their lag, and the bookmarks, by their names.
+    """Return the cursors with their lag, and the bookmarks, by name.
 
     Args:
-        lags: of cursors, by `name`, what `explain` says.
-        unread_events: of cursors, by their names, where it was counted.
+        lags: of cursors, by `name`, from `explain`.
+        unread_events: of cursors, by name, where they were counted.
     """
     by_name = {lag["name"]: lag for lag in lags}
     return {
@@ -137,7 +137,7 @@ def transaction(listed: ListedTransaction) -> dict[str, Any]:
 
 
 def _counts(segment: StreamSegment | None) -> dict[str, int | None]:
-    """Return what a segment holds; None for one that holds nothing any more."""
+    """Return the counts of a segment; None for each if it has no content any more."""
     if segment is None:
         return {"event_count": None, "written_bytes": None, "size_bytes": None}
     return {

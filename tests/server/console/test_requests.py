@@ -7,7 +7,7 @@ from tests.support.tables import table
 
 @table("text", ["", "-1", "+1", " 1", "1_0", "0", "11", "1.0", "1e1", "²", "١", "9" * 5000])
 def test_what_is_no_number_in_its_bounds_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="limit is a whole number from 1 to 10") as refused:
+    with pytest.raises(InvalidArgumentError, match="limit must be a whole number from 1 to 10") as refused:
         number_of({"limit": text}, "limit", default=5, low=1, high=10)
     assert len(str(refused.value)) < 100
 
