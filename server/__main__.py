@@ -41,7 +41,7 @@ async def _serve(options: ServerOptions) -> None:
 
 
 def main() -> int:
-    """Serve until a signal; return the exit code: 0, or 1 when the server could not start."""
+    """Serve until a signal arrives; return the exit code: 0, or 1 if the server could not start."""
     occupy_standard_descriptors()
     keep_freed_memory()
     parser = argparse.ArgumentParser(prog="python -m millrace.server", description="Serve a data folder.")
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--console", default="", help="HOST:PORT of the console (default: none)")
     parser.add_argument("--store", help="object store of the history: s3://BUCKET/PREFIX (default: none)")
     parser.add_argument("--log", choices=["local", "object"], help="where the log is (default: local)")
-    parser.add_argument("--standby", action="store_true", help="wait while another server has the history")
+    parser.add_argument("--standby", action="store_true", help="wait while another server owns the history")
     parser.add_argument("--insecure", action="store_true", help="allow access from other machines without a token")
     parser.add_argument("--log-level", default="WARNING")
     parser.add_argument("--log-format", help="of standard error: text or json (default: text)")

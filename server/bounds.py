@@ -1,6 +1,6 @@
-"""Checks of options. What they raise names the option, its value, and what would be right.
+"""Checks of options. Each error names the option, its value, and the valid values.
 
-The unit of an option is in its name, and this is the one place that reads it: `file_size_bytes`, `flush_age_s`.
+The unit of an option is in its name, and only this module parses it: `file_size_bytes`, `flush_age_s`.
 """
 
 import re
@@ -16,12 +16,12 @@ _DURATION: Final = re.compile(r"(?<!_per)_s(_|$)")
 
 
 def is_size(option: str) -> bool:
-    """Return whether an option of this name is counted in bytes."""
+    """Return whether an option of this name is a number of bytes."""
     return _SIZE.search(option) is not None
 
 
 def is_duration(option: str) -> bool:
-    """Return whether an option of this name is counted in seconds."""
+    """Return whether an option of this name is a number of seconds."""
     return _DURATION.search(option) is not None
 
 
@@ -37,10 +37,10 @@ def option_text(option: str, value: object) -> str:
 
 
 def demand(holds: bool, options: object, option: str, right: str) -> None:
-    """Raise SettingError about an option unless something holds.
+    """Raise SettingError about an option unless a condition holds.
 
     Args:
-        right: what the value must be, as it continues "it must be".
+        right: the valid values, as a continuation of "it must be".
     """
     if not holds:
         value: Any = getattr(options, option)

@@ -1,53 +1,40 @@
 """Errors of the server, one class per reaction of its caller.
 
-ServerError                       the root: `code` crosses the wire, `retriable` tells whether to try again
-+-- ConfigurationError            an option or a data folder that cannot be used; nothing was started
-|   +-- SettingError              a value that an option cannot have; has `option`, `value` and `right`
-|   +-- FolderLockedError         another server owns the data folder
-|   +-- FolderVersionError        the data folder was written by another version or server
-|   +-- UnsupportedStoreError     the object store does not do what it must, or is that of another server
-|   +-- OwnedElsewhereError       another server owns a container of the store, or has owned it since
-+-- StorageError
-|   +-- NoSpaceError              the disk is full; nothing was stored; try again later
-|   +-- DiskUnavailableError      the disk cannot be read or written now; nothing was done; try again later
-|   +-- LogFailedError            a write or sync of the log failed: the outcome of what waited is unknown
-|   +-- LogClosedError            the log takes no more; reopen it
-|   +-- DecisionLostError         the log failed before it was known whether to refuse; nothing was stored
-|   +-- LogCorruptError           what is left of the log does not tell what there was; nothing can be started
-|   +-- ContentLostError          acknowledged content of the log is missing; an operator has to accept that
-|   +-- ChunkCorruptError         a chunk does not match its checksum
-|   |   +-- ChunkIdentityError    a chunk is another one than its name or its record says
-|   +-- ChunkExistsError          another chunk has that name; nothing was stored
-|   +-- ChunkNotFoundError        a chunk that should be there is not
-|   +-- CheckpointDamagedError    the checkpoint is not what was written; set it aside and restore or rebuild it
-|   +-- StoreUnavailableError     the object store does not answer, or asks to come back; the outcome is open
-|   |   +-- StoreBusyError        it asks to come back later
-|   |   +-- StoreFullError        it has no room, or a quota is used up; try again when there is room
-|   +-- StoreRefusedError         the object store does not permit what is asked; nothing was changed
-|   +-- ObjectExistsError         the key has an object already; nothing was stored
-|   +-- ObjectChangedError        the object is another one than was read; nothing was stored
-|   +-- ObjectNotFoundError       there is no such object
-|   +-- OwnershipReleasedError    the disk has failed, and another server waits: this one has ended for that
-|   +-- ManifestUnreadableError   a manifest or a lease is not one that this version can read; nothing was changed
-|   |   +-- ManifestDamagedError  a manifest is not what was written; a claim rebuilds it if the log is in the store
-+-- ThrottledError                a bound is reached; says what is full and when to try again
-+-- ShuttingDownError             the server is going away
-+-- OwnerFencedError              another server has taken the container over; this one must end
-+-- LeaseLapsedError              another server may have taken over; nothing is answered until that is known
-+-- InvalidArgumentError          a request that can never succeed
-+-- DecisionMisfitError           a fault of the server: its decision does not fit what it would change; nothing was
-+-- SegmentError                  about one segment
-|   +-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError,
-|       SegmentDamagedError, OffsetBeyondEndError, ConditionFailedError,
-|       AttributeConditionFailedError, AttributesFullError, PipelineBrokenError, AppendTooLargeError
-+-- WriterError                   about one writer
-|   +-- WriterFencedError, WriterUnknownError, WriterExpiredError, EventNumberGapError,
-|       EventNumberOverlapError, SequencesRefusedError, SequencesMixedError, StreamHasExclusiveWriterError,
-|       EventTimeError
-+-- StreamError                   about one stream
-|   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError,
-|       TailChangedError, EpochChangedError
-+-- TransactionError              about one transaction
+ServerError                       the root: `code` crosses the wire; `retriable` is whether to try again +--
+ConfigurationError            an option or a data folder that cannot be used; nothing was started |   +-- SettingError
+an invalid value of an option; has `option`, `value` and `right` |   +-- FolderLockedError         another server has
+locked the data folder |   +-- FolderVersionError        the data folder was written by another version or server |
++-- UnsupportedStoreError     the object store lacks a required guarantee, or belongs to another server |   +--
+OwnedElsewhereError       another server owns a container of the store, or has owned it since +-- StorageError |   +--
+NoSpaceError              the disk is full; nothing was stored; try again later |   +-- DiskUnavailableError      the
+disk cannot be read or written now; nothing was done; try again later |   +-- LogFailedError            a write or sync
+of the log failed: the outcome of waiting runs is unknown |   +-- LogClosedError            the log accepts no more
+runs; reopen it |   +-- DecisionLostError         the log failed before a rejection was certain; nothing was stored |
++-- LogCorruptError           the log is damaged beyond recovery; the container cannot start |   +-- ContentLostError
+acknowledged content of the log is missing; an operator has to accept the loss |   +-- ChunkCorruptError         a chunk
+does not match its checksum |   |   +-- ChunkIdentityError    a chunk is another one than its name or its record says |
++-- ChunkExistsError          another chunk has that name; nothing was stored |   +-- ChunkNotFoundError        a
+required chunk is missing |   +-- CheckpointDamagedError    the checkpoint is damaged; set it aside and restore or
+rebuild it |   +-- StoreUnavailableError     the object store does not answer, or rate-limits; the outcome is open |   |
++-- StoreBusyError        the store rate-limits requests |   |   +-- StoreFullError        the store has no space, or a
+quota is used up; try again when it has space |   +-- StoreRefusedError         the object store does not permit the
+request; nothing was changed |   +-- ObjectExistsError         the key has an object already; nothing was stored |   +--
+ObjectChangedError        the object has changed since it was read; nothing was stored |   +-- ObjectNotFoundError
+the object does not exist |   +-- OwnershipReleasedError    the disk has failed and a standby is ready: this server has
+released ownership |   +-- ManifestUnreadableError   this version cannot read a manifest or a lease; nothing was changed
+|   |   +-- ManifestDamagedError  a manifest is damaged; a claim rebuilds it if the log is in the store +--
+ThrottledError                a limit is reached; says what is full and when to retry +-- ShuttingDownError
+the server is shutting down +-- OwnerFencedError              another server has taken over the container; this one must
+exit +-- LeaseLapsedError              the lease has expired, so another server may have taken over; no reply is sent
+meanwhile +-- InvalidArgumentError          a request that can never succeed +-- DecisionMisfitError           a bug in
+the server: its decision contradicts the state; it was not logged +-- SegmentError                  about one segment |
++-- SegmentNotFoundError, SegmentExistsError, SegmentSealedError, SegmentTruncatedError, |       SegmentDamagedError,
+OffsetBeyondEndError, ConditionFailedError, |       AttributeConditionFailedError, AttributesFullError,
+PipelineBrokenError, AppendTooLargeError +-- WriterError                   about one writer |   +-- WriterFencedError,
+WriterUnknownError, WriterExpiredError, EventNumberGapError, |       EventNumberOverlapError, SequencesRefusedError,
+SequencesMixedError, StreamHasExclusiveWriterError, |       EventTimeError +-- StreamError                   about one
+stream |   +-- StreamNotFoundError, StreamSealedError, StreamNotSealedError, CutInvalidError, CutTruncatedError, |
+TailChangedError, EpochChangedError +-- TransactionError              about one transaction
     +-- TransactionUnknownError, TransactionCommittedError, TransactionAbortedError, TransactionPreparedError,
         BranchMismatchError, CursorMovedError, TransactionsFullError, TransactionTooLargeError,
         ProducerCommittedError, ProducerFencedError, ProducerInUseError, ProducerUnknownError, ProducersFullError
@@ -63,18 +50,18 @@ class ServerError(Exception):
     """Root of the errors of the server.
 
     Attributes:
-        subject: what the error is about (a segment, a stream, a path), empty where there is none.
-        start_offset, length: the valid range of a segment, -1 where it does not apply.
+        subject: the segment, stream or path that the error is about; empty if none.
+        start_offset, length: the valid range of a segment, -1 if not applicable.
         start_index: the first valid event of the block at `start_offset`.
-        retry_after_ms: when to try again, 0 where it does not apply.
-        tells_state: whether it tells what the container holds; such an answer waits until that is durable.
+        retry_after_ms: when to try again, 0 if not applicable.
+        tells_state: whether it reveals the state of the container; such a reply waits until that state is durable.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
     tells_state: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, code: ErrorCode | None = None) -> None:
-        """Give a class its code; without one it has that of its base."""
+        """Set the code of a class; without one it inherits the code of its base."""
         cls.code = code or cls.code
 
     def __init__(
@@ -100,7 +87,7 @@ class ServerError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may simply be sent again, later."""
+        """Whether the client may resend the same request later."""
         return self.code in RETRIABLE
 
 
@@ -109,12 +96,12 @@ class ConfigurationError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
 
 
 class SettingError(ConfigurationError):
-    """A value that an option cannot have.
+    """An invalid value of an option.
 
     Attributes:
         option: its name in its part.
         value: the value with its unit, as text.
-        right: what the value must be, as it continues "it must be".
+        right: the valid values, as a continuation of "it must be".
     """
 
     def __init__(self, option: str, *, value: str, right: str) -> None:
@@ -133,7 +120,7 @@ class FolderVersionError(ConfigurationError):
 
 
 class UnsupportedStoreError(ConfigurationError):
-    """The object store does not do what every server relies on, or belongs to another server."""
+    """The object store lacks a guarantee that every server relies on, or belongs to another server."""
 
 
 class OwnedElsewhereError(ConfigurationError):
@@ -145,40 +132,40 @@ class StorageError(ServerError):
 
 
 class NoSpaceError(StorageError, code=ErrorCode.NO_SPACE):
-    """The disk is full. Nothing was stored; the request may be sent again when there is space."""
+    """The disk is full. Nothing was stored; retry when it has space."""
 
 
 class DiskUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
-    """The disk cannot be read or written now. Nothing was done; the request may be sent again."""
+    """The disk cannot be read or written now. Nothing was done; retry later."""
 
 
 class LogFailedError(StorageError, code=ErrorCode.OUTCOME_UNKNOWN):
-    """A write or sync of the log failed. The outcome of what waited for it is unknown."""
+    """A write or sync of the log failed. The outcome of the runs that waited for it is unknown."""
 
 
 class LogClosedError(StorageError, code=ErrorCode.SHUTTING_DOWN):
-    """The log takes no more runs; only reopening it helps."""
+    """The log accepts no more runs; only reopening it helps."""
 
 
 class DecisionLostError(StorageError, code=ErrorCode.SHUTTING_DOWN):
-    """The log failed before that was durable which a refusal rested on. Nothing was stored; send it again."""
+    """The log failed before the state that a rejection rests on was durable. Nothing was stored; retry."""
 
     def __init__(self) -> None:
         super().__init__(
-            "the log failed before it was known whether this is to be refused; it was not stored, send it again",
+            "the log failed before the rejection of this request was certain; it was not stored, send it again",
             retry_after_ms=1000,
         )
 
 
 class LogCorruptError(StorageError):
-    """What is left of the log does not tell what there was. Nothing can be started from it."""
+    """The log is damaged so that its content is unknown. No container can start from it."""
 
 
 class ContentLostError(StorageError, code=ErrorCode.CONTENT_LOST):
     """Content of the log is missing that may have been acknowledged.
 
-    Nothing is changed or added until the files are put back, or an operator accepts the loss. If the log contradicts
-    one entity, that is so for this entity alone.
+    The container is read-only until the files are restored, or an operator accepts the loss. If the log contradicts one
+    entity, only this entity is read-only.
     """
 
 
@@ -197,36 +184,36 @@ class ChunkCorruptError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):
 
 
 class ChunkIdentityError(ChunkCorruptError):
-    """A chunk that is sound, but is not the one that its name or the record of it says.
+    """A sound chunk that is not the one that its name or its record says.
 
     Attributes:
-        found: what the file says that it holds.
-        expected: what the name or the record says that it holds.
+        found: the content according to the file.
+        expected: the content according to the name or the record.
     """
 
     def __init__(self, name: str, offset: int, *, found: str, expected: str) -> None:
-        super().__init__(name, offset, f"the file holds {found} where {expected} belongs, says its summary")
+        super().__init__(name, offset, f"the summary says {found}, but expected is {expected}")
         self.found = found
         self.expected = expected
 
 
 class ChunkExistsError(StorageError):
-    """Another chunk has the name under which one was to be published. Nothing was stored, and the other one stays."""
+    """Another chunk has the name under which a chunk was to be published. It stays, and nothing was stored."""
 
 
 class ChunkNotFoundError(StorageError, code=ErrorCode.SEGMENT_DAMAGED):
-    """A chunk that should be there is not."""
+    """A required chunk is missing."""
 
 
 class CheckpointDamagedError(StorageError):
-    """The checkpoint is not what was written, or cannot be read. Set it aside, then restore a copy or rebuild it."""
+    """The checkpoint is damaged, or cannot be read. Set it aside, then restore a copy or rebuild it."""
 
 
 class StoreUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
-    """The object store does not answer, or asks to come back later. What was asked may have happened, or happen yet.
+    """The object store does not answer, or rate-limits. The request may have happened, or happen later.
 
     Attributes:
-        changed_nothing: the store itself has said that it did not do it; then it will not happen later, either.
+        changed_nothing: the store itself has rejected the request; it will not happen later, either.
     """
 
     def __init__(self, message: str, *, subject: str = "", changed_nothing: bool = False) -> None:
@@ -235,15 +222,15 @@ class StoreUnavailableError(StorageError, code=ErrorCode.UNAVAILABLE):
 
 
 class StoreBusyError(StoreUnavailableError):
-    """The object store asks to come back later: it is asked too often. Never fatal: ask again, after a pause."""
+    """The object store rate-limits requests. Never fatal: retry after a pause."""
 
 
 class StoreFullError(StoreUnavailableError, code=ErrorCode.NO_SPACE):
-    """The object store has no room, or a quota is used up. Never fatal: try again when there is room."""
+    """The object store has no space, or a quota is used up. Never fatal: retry when it has space."""
 
 
 class StoreRefusedError(StorageError):
-    """The object store does not permit what is asked: credentials, a policy, a bucket that is missing."""
+    """The object store does not permit the request: credentials, a policy, a missing bucket."""
 
 
 class ObjectExistsError(StorageError):
@@ -251,22 +238,22 @@ class ObjectExistsError(StorageError):
 
 
 class ObjectChangedError(StorageError):
-    """The object is another one than the one that was read, or is gone. Nothing was stored."""
+    """The object has changed since it was read, or is gone. Nothing was stored."""
 
 
 class ObjectNotFoundError(StorageError):
-    """There is no object under the key."""
+    """The key has no object."""
 
 
 class OwnershipReleasedError(StorageError):
-    """The disk keeps this server from serving, and another one waits: it has given up what it owned.
+    """The local disk has failed and a standby is ready, so this server has released ownership.
 
-    Nothing that was acknowledged is lost. Started again, it stands by, or says what is wrong with its disk.
+    No acknowledged event is lost. When restarted, the server becomes a standby, or reports the error of its disk.
     """
 
 
 class ManifestUnreadableError(StorageError):
-    """The manifest of a container, or the lease of a server, is damaged, or another version wrote it.
+    """The manifest of a container, or the lease of a server, is damaged, or was written by another version.
 
     Nothing is claimed or changed until an operator has looked at it.
     """
@@ -280,7 +267,7 @@ class ManifestDamagedError(ManifestUnreadableError):
 
 
 class ThrottledError(ServerError, code=ErrorCode.THROTTLED):
-    """A bound is reached. The text says what is full; `retry_after_ms` says when to try again."""
+    """A limit is reached. The text says what is full; `retry_after_ms` says when to retry."""
 
 
 class ShuttingDownError(ServerError, code=ErrorCode.SHUTTING_DOWN):
@@ -288,11 +275,11 @@ class ShuttingDownError(ServerError, code=ErrorCode.SHUTTING_DOWN):
 
 
 class OwnerFencedError(ServerError, code=ErrorCode.SHUTTING_DOWN):
-    """Another server has taken the container over. Nothing may be acknowledged or deleted any more."""
+    """Another server has taken over the container. This one may neither acknowledge nor delete anything."""
 
 
 class LeaseLapsedError(ServerError, code=ErrorCode.UNAVAILABLE):
-    """Another server may have taken the container over: the lease could not be renewed. Nothing was done; try again."""
+    """The lease has expired, so another server may have taken over the container. Nothing was done; retry."""
 
 
 class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
@@ -302,7 +289,7 @@ class InvalidArgumentError(ServerError, code=ErrorCode.INVALID_ARGUMENT):
 
 
 class DecisionMisfitError(ServerError):
-    """A fault of the server: a record that it decided on does not fit what it would change. It was not logged."""
+    """A bug in the server: a record that it decided on contradicts the state. It was not logged."""
 
 
 class SegmentError(ServerError):
@@ -312,7 +299,7 @@ class SegmentError(ServerError):
 
 
 class SegmentNotFoundError(SegmentError, code=ErrorCode.SEGMENT_NOT_FOUND):
-    """There is no such segment (any more)."""
+    """The segment does not exist (any more)."""
 
 
 class SegmentExistsError(SegmentError, code=ErrorCode.SEGMENT_EXISTS):
@@ -320,7 +307,7 @@ class SegmentExistsError(SegmentError, code=ErrorCode.SEGMENT_EXISTS):
 
 
 class SegmentSealedError(SegmentError, code=ErrorCode.SEGMENT_SEALED):
-    """The segment takes no more appends, forever."""
+    """The segment is sealed: it accepts no more appends."""
 
 
 class SegmentTruncatedError(SegmentError, code=ErrorCode.SEGMENT_TRUNCATED):
@@ -328,7 +315,7 @@ class SegmentTruncatedError(SegmentError, code=ErrorCode.SEGMENT_TRUNCATED):
 
 
 class SegmentDamagedError(SegmentError, code=ErrorCode.SEGMENT_DAMAGED):
-    """The range is known to be damaged on disk, and refused; the rest of the segment is served."""
+    """The range is damaged on disk, so reads of it fail; the rest of the segment is served."""
 
 
 class OffsetBeyondEndError(SegmentError, code=ErrorCode.OFFSET_BEYOND_END):
@@ -344,13 +331,13 @@ class AttributeConditionFailedError(SegmentError, code=ErrorCode.ATTRIBUTE_CONDI
 
 
 class AttributesFullError(SegmentError, code=ErrorCode.ATTRIBUTES_FULL):
-    """Attributes of a segment, or of all, would take more memory than they may. Nothing was changed."""
+    """The attributes of a segment, or of all segments, would exceed their memory limit. Nothing was changed."""
 
 
 class PipelineBrokenError(SegmentError, code=ErrorCode.PIPELINE_BROKEN):
     """An earlier append of this connection to this segment failed, so this one was not applied."""
 
-    tells_state = False  # that one is told first, and has waited
+    tells_state = False  # the earlier failure is reported first, and has waited
 
 
 class AppendTooLargeError(SegmentError, code=ErrorCode.APPEND_TOO_LARGE):
@@ -366,15 +353,15 @@ class WriterError(ServerError):
 
 
 class WriterFencedError(WriterError, code=ErrorCode.WRITER_FENCED):
-    """The writer was opened again elsewhere; this epoch may not write any more."""
+    """The writer was opened again elsewhere; its old epoch is fenced."""
 
 
 class WriterUnknownError(WriterError, code=ErrorCode.WRITER_UNKNOWN):
-    """No such writer number; open the writer first."""
+    """The writer number is unknown; open the writer first."""
 
 
 class WriterExpiredError(WriterError, code=ErrorCode.WRITER_EXPIRED):
-    """The writer was idle for so long that its event numbers are not kept any more; it has to be opened again."""
+    """The writer expired because it was idle, and its event numbers are deleted; open it again."""
 
 
 class EventNumberGapError(WriterError, code=ErrorCode.EVENT_NUMBER_GAP):
@@ -386,28 +373,28 @@ class EventNumberOverlapError(WriterError, code=ErrorCode.EVENT_NUMBER_OVERLAP):
 
 
 class SequencesRefusedError(WriterError, code=ErrorCode.SEQUENCES_REFUSED):
-    """A writer sent sequences that its row on the stream says are stored; it is refused until they are reset."""
+    """A writer sent sequences that are stored already according to its row; it is rejected until a reset."""
 
 
 class SequencesMixedError(WriterError, code=ErrorCode.SEQUENCES_MIXED):
-    """All events of a named writer on a stream have a sequence, or none has."""
+    """Either all events of a named writer on a stream have a sequence, or none."""
 
 
 class StreamHasExclusiveWriterError(WriterError, code=ErrorCode.WRITER_EXCLUDED):
-    """The stream has an exclusive writer, which is another one, or has another epoch."""
+    """The stream has an exclusive writer: another writer, or another epoch."""
 
     @classmethod
     def of(cls, holder: ExclusiveWriter, *, subject: str) -> Self:
-        """Return the error that names who has the stream."""
+        """Return the error that names the exclusive writer of the stream."""
         return cls(
-            f"the stream takes events from {holder} alone, until that releases it or another exclusive writer takes it"
-            " over",
+            f"the stream accepts events only from {holder}, until it releases the stream or another exclusive writer"
+            " takes over",
             subject=subject,
         )
 
 
 class EventTimeError(WriterError, code=ErrorCode.EVENT_TIME_OUTSIDE):
-    """An event has a time outside of the bounds of its stream, which refuses it."""
+    """An event has a time outside of the bounds of its stream, which rejects it."""
 
 
 class StreamError(ServerError):
@@ -417,11 +404,11 @@ class StreamError(ServerError):
 
 
 class StreamNotFoundError(StreamError, code=ErrorCode.STREAM_NOT_FOUND):
-    """There is no such stream."""
+    """The stream does not exist."""
 
 
 class StreamSealedError(StreamError, code=ErrorCode.STREAM_SEALED):
-    """The stream takes no more events, forever."""
+    """The stream is sealed: it accepts no more events."""
 
 
 class StreamNotSealedError(StreamError, code=ErrorCode.STREAM_NOT_SEALED):
@@ -440,7 +427,7 @@ class CutTruncatedError(StreamError, code=ErrorCode.CUT_TRUNCATED):
 
 
 class TailChangedError(StreamError, code=ErrorCode.TAIL_CHANGED):
-    """The stream does not end where it was expected to."""
+    """The stream does not end at the expected place."""
 
 
 class EpochChangedError(StreamError, code=ErrorCode.EPOCH_CHANGED):
@@ -454,7 +441,7 @@ class TransactionError(ServerError):
 
 
 class TransactionUnknownError(TransactionError, code=ErrorCode.TRANSACTION_UNKNOWN):
-    """There is no such transaction, or how it ended is not known any more."""
+    """The transaction does not exist, or its outcome was forgotten."""
 
 
 class TransactionCommittedError(TransactionError, code=ErrorCode.TRANSACTION_COMMITTED):
@@ -462,7 +449,7 @@ class TransactionCommittedError(TransactionError, code=ErrorCode.TRANSACTION_COM
 
 
 class TransactionAbortedError(TransactionError, code=ErrorCode.TRANSACTION_ABORTED):
-    """The transaction was aborted, by somebody or by its lease. Nothing of it is left."""
+    """The transaction was aborted, by a client or by lease expiry. All its events were deleted."""
 
 
 class TransactionPreparedError(TransactionError, code=ErrorCode.TRANSACTION_PREPARED):
@@ -470,31 +457,31 @@ class TransactionPreparedError(TransactionError, code=ErrorCode.TRANSACTION_PREP
 
 
 class CursorMovedError(TransactionError, code=ErrorCode.CURSOR_MOVED):
-    """A cursor that is to move with a commit is not where the commit expects it. Nothing was changed."""
+    """A cursor that moves with a commit is not at the expected place. Nothing was changed."""
 
 
 class BranchMismatchError(TransactionError, code=ErrorCode.BRANCHES_DIFFER):
-    """What is stored of the branches of a transaction is not what the request says. Nothing was changed."""
+    """The stored branches of a transaction differ from those in the request. Nothing was changed."""
 
 
 class TransactionsFullError(TransactionError, code=ErrorCode.TRANSACTIONS_FULL):
-    """There are as many open transactions, or parts of them, as there may be."""
+    """The limit of open transactions, or of their parts, is reached."""
 
 
 class TransactionTooLargeError(TransactionError, code=ErrorCode.TRANSACTION_TOO_LARGE):
-    """A transaction has as many bytes as it may have. What it has may still be committed."""
+    """A transaction has reached its size limit. It may still be committed."""
 
 
 class ProducerCommittedError(TransactionCommittedError, code=ErrorCode.PRODUCER_COMMITTED):
-    """The producer has committed this sequence, or a later one. Nothing of this transaction is left."""
+    """The producer has committed this sequence, or a later one. The events of this transaction were deleted."""
 
 
 class ProducerFencedError(TransactionError, code=ErrorCode.PRODUCER_FENCED):
-    """A newer run of the producer has replaced this one, or a reset has. Nothing of this transaction is left."""
+    """A newer run of the producer, or a reset, has fenced this one. The events of this transaction were deleted."""
 
 
 class ProducerInUseError(TransactionError, code=ErrorCode.PRODUCER_HELD):
-    """Another holder has the writer id of the producer, until it is reset. Nothing of this transaction is left."""
+    """Another holder uses the writer id of the producer, until a reset. The events of this transaction were deleted."""
 
 
 class ProducerUnknownError(TransactionError, code=ErrorCode.PRODUCER_UNKNOWN):

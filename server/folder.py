@@ -1,11 +1,10 @@
-"""The data folder: whose it is, and that only one server has it.
+"""The data folder: its identity and lock, and its layout.
 
-identity.json     format version, server id, and the object store of its history if it has one
-lock              held while a server runs
-containers/0000/  log and checkpoint of a container; the number is hexadecimal
-tier2/c0000/      chunks of that container, and copies of its checkpoint, unless they are in an object store
+identity.json     format version, server id, and the object store of its history if it has one lock              locked
+while a server runs containers/0000/  log and checkpoint of a container; the number is hexadecimal tier2/c0000/
+chunks of that container, and copies of its checkpoint, unless they are in an object store
 
-It is for its owner alone: all that is made in it is, and a folder that others can look into is closed to them.
+It is private to its owner: everything in it is created so, and a folder that others can access is made private.
 """
 
 import json
@@ -29,18 +28,18 @@ CONTAINERS_FOLDER: Final = "containers"
 TIER2_FOLDER: Final = "tier2"
 PROBE_NAME: Final = "probe"
 IGNORED_NAMES: Final = ("lost+found",)
-"""What the root of a fresh file system holds."""
+"""Names in the root of a fresh file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """A data folder that is ours until `lock` is closed."""
+    """A data folder that this process owns until `lock` is closed."""
 
     path: Path
     server_id: uuid.UUID
     lock: Closable
     is_new: bool
-    """Whether no container has been in it so far."""
+    """Whether it has had no container so far."""
 
     def container(self, number: int) -> Path:
         """Return the folder of a container."""
@@ -54,10 +53,10 @@ class DataFolder:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a data folder says of itself.
+    """The identity of a data folder.
 
     Attributes:
-        store: URL of the object store where its history is; empty if that is in the folder.
+        store: URL of the object store of its history; empty if the history is in the folder.
     """
 
     server_id: uuid.UUID
@@ -65,17 +64,17 @@ class Identity:
 
 
 def open_folder(files: FileSystem, path: Path, *, store: str = "", server_id: uuid.UUID | None = None) -> DataFolder:
-    """Make or open a data folder, and own it. Blocks. A folder that is refused is left as it was.
+    """Create or open a data folder, and lock it. Blocks. A rejected folder is left as it was.
 
     Args:
-        store: URL of the object store where its history is to be; empty for the folder itself. It cannot change once
-            there is a container.
+        store: URL of the object store for its history; empty for the folder itself. It cannot change once there is a
+            container.
         server_id: of the server whose folder a new one is to be; None for a new server.
 
     Raises:
-        FolderLockedError: another server has it.
-        FolderVersionError: another version wrote it, older or newer.
-        ConfigurationError: it holds something else, or its history is elsewhere.
+        FolderLockedError: another server has locked it.
+        FolderVersionError: it was written by another version, older or newer.
+        ConfigurationError: it contains something else, or its history is elsewhere.
     """
     _check_usable(files, path, store)
     try:
@@ -84,7 +83,7 @@ def open_folder(files: FileSystem, path: Path, *, store: str = "", server_id: uu
     except OSError as error:
         raise ConfigurationError(f"cannot be used: {error.strerror or error}", subject=str(path)) from error
     try:
-        # Another server may have had the folder in between.
+        # Another server may have used the folder in between.
         _check_usable(files, path, store)
         found = read_identity(files, path) if files.exists(path / IDENTITY_NAME) else None
         is_new = _is_new(files, path)
@@ -118,7 +117,7 @@ def _write_identity(files: FileSystem, path: Path, identity: Identity) -> None:
 
 
 def _check_usable(files: FileSystem, path: Path, store: str) -> None:
-    """Raise unless a path is a data folder of this version, an empty folder, or nothing. Changes nothing.
+    """Raise unless a path is a data folder of this version, an empty folder, or missing. Changes nothing.
 
     Raises:
         FolderVersionError, ConfigurationError: as `open_folder`.
@@ -140,7 +139,7 @@ def _check_usable(files: FileSystem, path: Path, store: str) -> None:
     others = sorted(names - {LOCK_NAME, f"{IDENTITY_NAME}.new", *IGNORED_NAMES})
     if others:
         raise ConfigurationError(
-            f"is not empty and not a data folder: it holds {others[0]!r} but no {IDENTITY_NAME}", subject=str(path)
+            f"is not empty and not a data folder: it contains {others[0]!r} but no {IDENTITY_NAME}", subject=str(path)
         )
 
 
@@ -149,9 +148,9 @@ def _place(store: str) -> str:
 
 
 def _close_to_others(files: FileSystem, path: Path) -> None:
-    """Let nobody else into the folder; where that is not ours to decide, say so and continue.
+    """Make the folder private; if this process may not, log a warning and continue.
 
-    The folder alone is enough: who cannot get into it reaches nothing in it, whatever mode older versions gave that.
+    The folder alone is enough: users without access to it reach nothing in it, whatever mode older versions gave that.
     """
     try:
         if files.close_to_others(path):
@@ -170,10 +169,10 @@ def check_writable(files: FileSystem, path: Path) -> None:
 
 
 def read_identity(files: FileSystem, path: Path) -> Identity:
-    """Return what a data folder says of itself. Blocks.
+    """Return the identity of a data folder. Blocks.
 
     Raises:
-        FolderVersionError: another version wrote it, older or newer.
+        FolderVersionError: it was written by another version, older or newer.
         ConfigurationError: the identity cannot be read.
     """
     identity = path / IDENTITY_NAME
@@ -187,7 +186,7 @@ def read_identity(files: FileSystem, path: Path) -> Identity:
     if version != FORMAT_VERSION:
         age = "an older" if version < FORMAT_VERSION else "a newer"
         raise FolderVersionError(
-            f"was written in format {version} by {age} version; this one knows format {FORMAT_VERSION} only",
+            f"was written in format {version} by {age} version; this version knows format {FORMAT_VERSION} only",
             subject=str(path),
         )
     return Identity(server_id, store)

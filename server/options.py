@@ -25,20 +25,20 @@ from .tier2 import Tier2Options
 from .wal import WalOptions
 
 COPY_INTERVAL_S: Final = 60.0
-"""How often the checkpoint is copied to an object store unless that is set: a machine that is lost leaves the copy."""
+"""Default interval of checkpoint copies in an object store: after the loss of the machine only the copy is left."""
 LEASE_S: Final = 10.0
 LEASE_OF_LOG_S: Final = 3.0
-"""Of a server whose log is in the store: another one can continue at once where it has ended."""
+"""Default of a server whose log is in the store: another one can continue at once where it has ended."""
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104  # what `:PORT` asks for, in so many words
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["auto", "debug", "info", "warning", "error"]
 
 
 def parse_listen(text: str, *, default_port: int) -> Address:
-    """Return where to listen: `host`, `host:port`, `:port` (of every interface) or `[v6]:port`; port 0 is any free one.
+    """Parse where to listen: `host`, `host:port`, `:port` (of every interface) or `[v6]:port`; port 0 is any free one.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the text has none of these forms.
     """
     try:
         address = Address.parse(text, default_port=default_port)
@@ -51,7 +51,7 @@ def parse_listen(text: str, *, default_port: int) -> Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What the server says on standard error.
+    """The server's log messages on standard error.
 
     Attributes:
         level: log messages of this level and above: debug, info, warning or error; auto: warning on a terminal, else
@@ -144,10 +144,10 @@ class ServerOptions:
         return self.wal.place == "object"
 
     def for_storage(self) -> "ServerOptions":
-        """Return what they come to where tier 2 is: in a folder as they are, in a store with what `objects` replaces.
+        """Return the options as they apply to tier 2: unchanged in a folder, with those of `objects` in a store.
 
         A store is far away and counts requests: reads are larger and more of them run at once, and so do flushes, which
-        have a budget. Half of the puts are left to copies of the checkpoint and to puts that are made again.
+        have a budget. Half of the puts are left to copies of the checkpoint and to retried puts.
         """
         if self.store is None:
             return self

@@ -1,10 +1,10 @@
-"""A bound that identities share, so that none of them can use up the places that others need.
+"""A limit shared among identities, so that no identity can use up the places that others need.
 
-An identity is whatever the caller counts by: the address of a host, or a name. It may take a place while it holds
-fewer places than are free. So one identity alone gets half of the places, each of n greedy ones 1/(n+1), and an
-identity that holds nothing finds a place while any is free. No place is taken away from its holder.
+The caller chooses the identity: the address of a host, or a name. An identity may take a place while it holds fewer
+places than are free. So one identity alone gets half of the places, each of n greedy ones 1/(n+1), and an identity that
+holds none gets a place while any is free. A place is never revoked.
 
-(The rule is the dynamic threshold by which switches share the buffer of their ports: Choudhury and Hahne, 1998.)
+(This is the dynamic threshold by which switches share the buffer of their ports: Choudhury and Hahne, 1998.)
 """
 
 from collections import Counter
@@ -15,21 +15,21 @@ Identity = TypeVar("Identity", bound=Hashable)
 
 
 def has_room(*, bound: int, taken: int, held: int, more: int = 1) -> bool:
-    """Return whether an identity may take more of a bound, of which a part is taken, by others and by itself.
+    """Return whether an identity may take more of a limit, given what it and all others hold.
 
     Args:
-        bound, taken, more: places, bytes, or whatever the bound counts.
+        bound, taken, more: places, bytes, or another unit.
         held: the part of `taken` that the identity holds.
     """
-    # The same as to take one after the other while less is held than is free.
+    # Equivalent to taking one place after the other while fewer are held than are free.
     return held + 2 * more - 1 <= bound - taken
 
 
 class Shares(Generic[Identity]):
-    """The places of one bound, and how many of them each identity holds. Knows no clock and no owner of a place.
+    """The places of one limit, and how many of them each identity holds. Independent of time and of the places' owners.
 
     Attributes:
-        places_count: how many places there are; if it falls, holders keep their places.
+        places_count: number of places; if it falls, holders keep their places.
     """
 
     def __init__(self, places_count: int) -> None:
@@ -50,12 +50,12 @@ class Shares(Generic[Identity]):
         return has_room(bound=self.places_count, taken=self._taken_count, held=self._held[identity])
 
     def take(self, identity: Identity) -> None:
-        """Count a place as taken; the caller has checked that there is room, or accepts that there is not."""
+        """Count a place as taken; the caller has checked the limit, or ignores it."""
         self._held[identity] += 1
         self._taken_count += 1
 
     def release(self, identity: Identity) -> None:
-        """Return a place of an identity that holds one."""
+        """Release a place of an identity."""
         self._taken_count -= 1
         self._held[identity] -= 1
         if not self._held[identity]:

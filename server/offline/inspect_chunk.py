@@ -56,7 +56,7 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
         return report
     report.problems += _identity_problems(path.name, summary)
     if not summary["page_size"]:
-        report.problems.append("the summary makes no sense: pages of 0 bytes")
+        report.problems.append("the summary is invalid: pages of 0 bytes")
         return report
     payload_end = SUMMARY_SIZE + summary["length"]
     index_end = payload_end + summary["index_count"] * ChunkIndexEntry.sizeof()

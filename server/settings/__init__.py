@@ -1,4 +1,4 @@
-"""The settings of a server: what can be set, and from where it is."""
+"""The settings of a server: their declarations and their sources."""
 
 from .declared import SettingDeclaration, check_name, declared, named_setting
 from .loading import FILE_VARIABLE, OTHERS, LoadedSettings, Setting, Source, load_settings, parse_assignments

@@ -1,7 +1,7 @@
-"""What can be set: read off the options of the parts, which declare it.
+"""The declared settings, derived from the options of the parts.
 
 A field `file_size_bytes` of the options of the part `wal` is the setting `wal.file_size_bytes`, in the environment
-MILLRACE_WAL_FILE_SIZE_BYTES. What it does is said in the docstring of the class, below `Attributes:`.
+MILLRACE_WAL_FILE_SIZE_BYTES. The docstring of the class describes its effect, below `Attributes:`.
 """
 
 import inspect
@@ -25,17 +25,17 @@ PREFIX: Final = "MILLRACE_"
 LISTED: Final = "; `millrace settings` lists them"
 
 _NAMES: Final = {"data_folder": "data_dir"}
-"""Options that are called otherwise by those who set them."""
+"""Options whose setting has another name."""
 _SIMILAR: Final = 0.8
-"""How much alike two names have to be for one to be taken for the other; 1 is the same."""
+"""Similarity above which a misspelled name is recognised; 1 is equality."""
 
 
 class ValueKind(NamedTuple):
-    """What the values of a setting are.
+    """The kind of values of a setting.
 
     Attributes:
-        read: makes a value of a text, and leaves all else as it is; raises ValueError.
-        right: what a value must be, as it continues "it must be".
+        read: parses text, and returns other values unchanged; raises ValueError.
+        right: the valid values, as a continuation of "it must be".
     """
 
     read: Callable[[Any], Any]
@@ -50,7 +50,7 @@ class SettingDeclaration:
         part: name of its part; empty for those of the server as a whole.
         field: its name as a field of the options of its part.
         annotation: its type.
-        effect: what it does, in a line.
+        effect: its description, in a line.
         is_secret: its value must not be shown.
     """
 
@@ -78,7 +78,7 @@ class SettingDeclaration:
 
     @property
     def kind(self) -> ValueKind:
-        """What its values are: the unit is in its name."""
+        """The kind of its values, by the unit in its name."""
         if self.annotation is not bool and is_size(self.field):
             return ValueKind(_texts(parse_size), "a size, such as 4096, 64KiB, 10MiB or 1.5GiB")
         if self.annotation is not bool and is_duration(self.field):
@@ -97,14 +97,14 @@ class SettingDeclaration:
         return ValueKind(_as_it_is, right.get(self.annotation, "a text"))
 
     def text(self, value: Any) -> str:
-        """Return a value as one would write it into a file; of a secret only whether there is one."""
+        """Return a value as it is written in a file; for a secret only whether it is set."""
         if self.is_secret and value:
             return "(hidden)"
         return "none" if value is None else option_text(self.field, value)
 
 
 def parts() -> dict[str, type[Any]]:
-    """Return the classes of the options of all parts, by the names of the parts."""
+    """Return the options classes of all parts, by the names of the parts."""
     kinds: dict[str, object] = {item.name: item.default_factory for item in fields(ServerOptions)}
     return {name: kind for name, kind in kinds.items() if isinstance(kind, type)}
 
@@ -150,7 +150,7 @@ def check_name(name: str) -> None:
 
 
 def similar(name: str, names: Iterable[str]) -> str:
-    """Return the question whether another name is meant, or nothing."""
+    """Return a question that suggests a similar name, or an empty text."""
     return _question(get_close_matches(name, sorted(names), n=1, cutoff=_SIMILAR))
 
 
@@ -163,14 +163,14 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _texts(parse: Callable[[str], Any]) -> Callable[[Any], Any]:
-    """Return what parses texts, and leaves all else as it is."""
+    """Return a function that parses text, and returns other values unchanged."""
     return lambda value: parse(value) if isinstance(value, str) else value
 
 
 def _address(value: object, *, default_port: int = DATA_PORT) -> Address:
     text = str(value)
     if text.isdigit():
-        raise ValueError("a port alone would be taken for a host")
+        raise ValueError("write the address as HOST:PORT")
     try:
         return parse_listen(text, default_port=default_port)
     except ConfigurationError as error:

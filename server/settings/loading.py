@@ -1,12 +1,12 @@
-"""From where settings are: the command line, the environment, a TOML file, and the defaults.
+"""Sources of settings: the command line, the environment, a TOML file, and the defaults.
 
-In this order: what comes earlier wins. In a file, the settings of a part are a table:
+Earlier sources take precedence. In a file, the settings of a part are a table:
 
     data_dir = "/var/lib/millrace"
     [wal]
     file_size_bytes = "64 MiB"
 
-Sizes and durations are numbers of bytes and seconds, or texts with a unit. Nothing else of the server reads the
+Sizes and durations are numbers of bytes and seconds, or texts with a unit. No other module of the server reads the
 environment or a file.
 """
 
@@ -40,11 +40,11 @@ from .declared import LISTED, PREFIX, SettingDeclaration, check_name, declared, 
 logger = logging.getLogger(__name__)
 
 FILE_VARIABLE: Final = f"{PREFIX}CONFIG"
-"""The environment variable of the file of settings, where the command line names none."""
+"""The environment variable with the path of the settings file, if the command line names none."""
 OTHERS: Final = frozenset(
     {FILE_VARIABLE, f"{PREFIX}ADDRESS", f"{PREFIX}TOKEN", f"{PREFIX}TOKEN_FILE", f"{PREFIX}CHAOS_SEED"}
 )
-"""Variables of ours that are no settings of a server: those of clients and of tests."""
+"""MILLRACE variables that are not settings of a server, but of clients and of tests."""
 FLAGS: Final = {
     "data_dir": "--data-dir",
     "listen": "--listen",
@@ -53,14 +53,14 @@ FLAGS: Final = {
     "front.token_file": "--token-file",
     "log.level": "--log-level",
 }
-"""Settings with an option of their own on the command line; the others go by `--set`."""
+"""Settings with an option of their own on the command line; the others use `--set`."""
 
-# Kubernetes tells where each service is; of one called millrace, in such words.
+# Kubernetes sets such variables for a service called millrace.
 _KUBERNETES: Final = re.compile(r"MILLRACE_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 class Source(StrEnum):
-    """Where a value is from, in the order of who wins."""
+    """Source of a value, in the order of precedence."""
 
     COMMAND_LINE = "command line"
     ENVIRONMENT = "environment"
@@ -70,7 +70,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A setting, to what it is set, and where."""
+    """A setting, its value, and the source of the value."""
 
     declared: SettingDeclaration
     value: Any
@@ -79,10 +79,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """The options of a server, and where each of them is from.
+    """The options of a server, and the source of each.
 
     Attributes:
-        file: the file of settings that was read; None for none.
+        file: the settings file that was read; None for none.
     """
 
     options: ServerOptions
@@ -91,15 +91,15 @@ class LoadedSettings:
 
 
 def load_settings(given: Mapping[str, object], *, file: Path | None = None) -> LoadedSettings:
-    """Return the settings of a server: those given by the command line, then those found. Blocks.
+    """Return the settings of a server: those of the command line, then the other sources. Blocks.
 
     Args:
-        given: values by the names of their settings; None is as good as absent.
-        file: a TOML file; without one that which MILLRACE_CONFIG names, if it does.
+        given: values by setting name; None counts as absent.
+        file: a TOML file; by default the one that MILLRACE_CONFIG names, if set.
 
     Raises:
-        ConfigurationError: a name that is none, or a value that cannot be. Says which, from where, and what would be
-            right; a line for each.
+        ConfigurationError: a name is unknown, or a value invalid. Names the setting, its source, and the valid values;
+            a line for each.
     """
     if file is None and os.environ.get(FILE_VARIABLE):
         file = Path(os.environ[FILE_VARIABLE])
@@ -129,16 +129,16 @@ def load_settings(given: Mapping[str, object], *, file: Path | None = None) -> L
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of `NAME=VALUE` texts by their names.
+    """Return the values of `NAME=VALUE` texts by name.
 
     Raises:
-        ConfigurationError: a text without `=`, or a name that is none.
+        ConfigurationError: a text without `=`, or an unknown name.
     """
     values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigurationError(f"{text!r} sets nothing; write NAME=VALUE, for instance wal.file_size_bytes=64MiB")
+            raise ConfigurationError(f"{text!r} has no =; write NAME=VALUE, for instance wal.file_size_bytes=64MiB")
         check_name(name.strip())
         values[name.strip()] = value.strip()
     return values
@@ -157,7 +157,7 @@ def _nested(given: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _parts_of_environment() -> Iterator[str]:
-    """Yield the parts that variables begin with, in either case, as the library takes them."""
+    """Yield the prefixes of variables of parts, in either case, as the library accepts them."""
     variables = [name.upper() for name in os.environ]
     for part in parts():
         if any(name.startswith(f"{PREFIX}{part.upper()}") for name in variables):
@@ -173,10 +173,10 @@ def _of_environment(model: type[BaseSettings]) -> dict[str, Any]:
 
 
 def _refuse_or_ignore(variable: str, names: set[str]) -> None:
-    """Refuse a variable that is meant to be a setting and is none; leave the others to those they belong to.
+    """Reject a variable that looks like a misspelled setting; ignore other variables.
 
     Raises:
-        ConfigurationError: it begins with the name of a part, or is much like a setting.
+        ConfigurationError: it begins with the name of a part, or is similar to a setting.
     """
     if not _KUBERNETES.fullmatch(variable):
         meant = similar(variable, names)
@@ -186,10 +186,10 @@ def _refuse_or_ignore(variable: str, names: set[str]) -> None:
 
 
 def _of_file(file: Path) -> dict[str, Any]:
-    import tomllib  # by the library, too, only where there is a file
+    import tomllib  # the library imports it, too, only if there is a file
 
-    if not file.is_file():  # the library takes a missing file for an empty one
-        raise ConfigurationError("there is no such file of settings", subject=str(file))
+    if not file.is_file():  # the library treats a missing file as empty
+        raise ConfigurationError("the settings file does not exist", subject=str(file))
     try:
         return TomlConfigSettingsSource(_model(frozenset()), toml_file=file)()
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -209,7 +209,7 @@ def _flat(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 class _Settings(BaseSettings):
-    """Checks what was found. Each source is asked by itself, so that it is known where each value is from."""
+    """Validates the values. Each source is read separately, so that the source of each value is known."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="_", env_nested_max_split=1, extra="forbid", allow_inf_nan=False
@@ -224,7 +224,7 @@ class _Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what it is made with, and look nowhere else."""
+        """Use the given values only, and no other source."""
         return (init_settings,)
 
 
@@ -233,8 +233,8 @@ def _model(of_parts: frozenset[str]) -> type[BaseSettings]:
     """Return the model of all settings, derived from the options of the parts.
 
     Args:
-        of_parts: of which something is set. The others may be anything: to make a model of each part would take several
-            times as long as all the rest of reading the settings.
+        of_parts: parts with a value. The others accept anything: to make a model of each part would take several times
+            as long as all the rest of reading the settings.
     """
     nested: dict[str, Any] = {part: (_model_of(part) if part in of_parts else Any, {}) for part in parts()}
     return create_model("Settings", __base__=_Settings, **_fields_of(""), **nested)
@@ -250,7 +250,7 @@ def _fields_of(part: str) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for each in declared().values():
         if each.part == part:
-            # An address is one text for us; of a class the library would take each attribute for a setting of its own.
+            # An address is one text here; the library would treat each attribute of a class as a setting.
             annotation = Any if each.annotation in (Address, Address | None, StoreUrl | None) else each.annotation
             made[each.option] = (Annotated[annotation, BeforeValidator(each.kind.read)], each.default)
     return made
@@ -266,7 +266,7 @@ def _options(values: Mapping[str, Any], places: "_Places") -> ServerOptions:
     """Return the options with these values.
 
     Raises:
-        ConfigurationError: a value that its part does not take.
+        ConfigurationError: a part rejects a value.
     """
     part, made = "", {}
     own = {each.field: values[each.option] for each in declared().values() if not each.part and each.option in values}
@@ -282,13 +282,13 @@ def _options(values: Mapping[str, Any], places: "_Places") -> ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """What a setting is called where its value was found."""
+    """The name of a setting at the source of its value."""
 
     sources: Mapping[str, Source]
     file: Path | None
 
     def place(self, name: str) -> str:
-        """Return the name of a setting as it was written, and where."""
+        """Return the name of a setting as it was written, and its source."""
         source = self.sources.get(name, Source.DEFAULT)
         if source is Source.ENVIRONMENT:
             return PREFIX + name.replace(".", "_").upper()
@@ -297,7 +297,7 @@ class _Places:
         return FLAGS.get(name, name) if source is Source.COMMAND_LINE else name
 
     def problem(self, error: ErrorDetails) -> str:
-        """Return what is wrong about one value, in a line."""
+        """Return the problem of one value, in a line."""
         name = ".".join(str(step) for step in error["loc"])
         place = self.place(name)
         if error["type"] == "extra_forbidden":

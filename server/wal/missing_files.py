@@ -38,7 +38,7 @@ def find_missing(found: Sequence[FoundFile], newest: LogHead, *, next_sequence: 
         yield _wrong_name(f"file {named.number} is named as the newest, not file {last_number}")
         return
     if named.number not in [file.number for file in found]:
-        yield _lost_end(log_file_name(named.number), "the newest log file is missing", next_sequence)
+        yield _lost_end(log_file_name(named.number), "this file is missing, the newest of the log", next_sequence)
     for file in found:
         reason = _lost_content(file, named, last_number=last_number)
         if reason:

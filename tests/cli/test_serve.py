@@ -123,7 +123,7 @@ def test_a_folder_of_a_newer_version_is_exit_code_1(serve: Serve, tmp_path: Path
 
     assert process.returncode == 1
     assert f"format {FORMAT_VERSION + 1}" in log
-    assert f"this one knows format {FORMAT_VERSION} only" in log
+    assert f"this version knows format {FORMAT_VERSION} only" in log
 
 
 def test_a_port_that_is_taken_is_exit_code_1_with_a_hint(serve: Serve) -> None:

@@ -73,7 +73,7 @@ def test_a_token_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
         (["--set", "wal.files_max=1"], "wal.files_max is 1; it must be at least 2"),
         (["--listen", "x:y"], "--listen is 'x:y'; it must be HOST:PORT"),
         (["--listen", ":9000"], "--listen is 0.0.0.0:9000; it must be a loopback address"),
-        (["--config", "/nowhere"], "/nowhere: there is no such file of settings"),
+        (["--config", "/nowhere"], "/nowhere: the settings file does not exist"),
     ],
 )
 def test_a_mistake_is_wrong_usage_and_named(arguments: list[str], says: str, run: Run) -> None:

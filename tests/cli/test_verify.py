@@ -219,7 +219,7 @@ def test_a_lost_newest_log_file_is_found(verify: Verify, killed_folder: Path) ->
 
     findings = verify(killed_folder)
 
-    assert ("containers/0000/wal/wal-0000000000000001.log", "the newest log file is missing") in [
+    assert ("containers/0000/wal/wal-0000000000000001.log", "this file is missing, the newest of the log") in [
         (finding["file"], finding["what"]) for finding in findings
     ]
     assert "what it held is not known" in findings[0]["lost"]
@@ -255,7 +255,7 @@ def test_a_folder_of_a_newer_version_is_refused(run: Run, stopped_folder: Path) 
 
     assert outcome.code == 1
     assert f"format {FORMAT_VERSION + 1}" in outcome.err
-    assert f"this one knows format {FORMAT_VERSION} only" in outcome.err
+    assert f"this version knows format {FORMAT_VERSION} only" in outcome.err
 
 
 def test_another_folder_is_refused(run: Run, tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_exclusive_writers_are_shown_and_checked(run: Run, verify: Verify, tmp_p
     asyncio.run(fill(is_wrong=True))
     findings = verify(tmp_path)
     assert [finding["file"] for finding in findings] == ["containers/0000/checkpoint.db"] * 2
-    assert "shop/orders takes events from writer 'nobody'" in findings[0]["what"]
+    assert "shop/orders accepts events only from writer 'nobody'" in findings[0]["what"]
     assert "exclusive writer of stream 4712" in findings[1]["what"]
 
 

@@ -47,7 +47,7 @@ def test_two_servers_cannot_have_one_folder(tmp_path: Path) -> None:
 def test_a_folder_of_another_version_is_refused_with_both_named(tmp_path: Path, version: int, age: str) -> None:
     """Behaviour 47: a folder of a newer version; one of an older is not migrated either."""
     (tmp_path / IDENTITY_NAME).write_text(json.dumps({"format_version": version, "server_id": str(uuid.uuid4())}))
-    known = f"this one knows format {FORMAT_VERSION} only"
+    known = f"this version knows format {FORMAT_VERSION} only"
     with pytest.raises(FolderVersionError, match=f"format {version} by {age} version; {known}"):
         open_folder(FILES, tmp_path)
     # It was given back.

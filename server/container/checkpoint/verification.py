@@ -34,7 +34,7 @@ def verified_meta(connection: sqlite3.Connection, schema: Schema, path: Path) ->
     if version != FORMAT_VERSION:
         age = "an older" if version < FORMAT_VERSION else "a newer"
         raise FolderVersionError(
-            f"was written in format {version} by {age} version; this one knows format {FORMAT_VERSION} only",
+            f"was written in format {version} by {age} version; this version knows format {FORMAT_VERSION} only",
             subject=str(path),
         )
     # A damaged schema could attach a trigger to another table, or make a table sort its keys in another way.

@@ -175,7 +175,7 @@ def test_all_mistakes_are_told_at_once(write: Write) -> None:
             "1",
             "MILLRACE_WAL_WHATEVER_IT_IS in the environment is not a setting; `millrace settings` lists them",
         ),
-        ("MILLRACE_CONFIG", "/nowhere/x.toml", "/nowhere/x.toml: there is no such file of settings"),
+        ("MILLRACE_CONFIG", "/nowhere/x.toml", "/nowhere/x.toml: the settings file does not exist"),
     ],
 )
 def test_a_mistake_in_the_environment_is_named(

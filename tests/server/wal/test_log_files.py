@@ -78,7 +78,7 @@ async def test_at_its_bound_the_log_refuses_appends_and_takes_control_records(fi
     while log.wal.refusal is None:
         await log.append(bytes(1000))
     await until(lambda: log.wal.refusal == "the log has reached its limit of 4 files")
-    with pytest.raises(NoSpaceError, match="its bound of 4 files") as caught:
+    with pytest.raises(NoSpaceError, match="its limit of 4 files") as caught:
         await log.append(bytes(SMALL.run_size_bytes_max - 64))
     assert caught.value.retriable
     sequence = await log.submit_run(control_run(b"truncate"))

@@ -24,7 +24,7 @@ def test_a_log_without_its_newest_file_is_not_a_shorter_log(files: MemoryFileSys
     assert sequences(found) == [1, 2]
     assert report.ending is Ending.CORRUPT
     assert [str(damage) for damage in damages] == [
-        f"{SECOND.name} offset=0 size=0 sequences=3-3 runs=0+unknown: the newest log file is missing"
+        f"{SECOND.name} offset=0 size=0 sequences=3-3 runs=0+unknown: this file is missing, the newest of the log"
     ]
 
 

@@ -173,7 +173,7 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
         first_file(pool)
     pool.start()
     with pool._changed:
-        assert pool._changed.wait_for(lambda: "no room" in (pool.problem or ""), timeout=PATIENCE_S)
+        assert pool._changed.wait_for(lambda: "no space" in (pool.problem or ""), timeout=PATIENCE_S)
     assert pool.unused_files(0) == 0
     assert files.list_directory(FOLDER) == []
 

@@ -105,7 +105,7 @@ async def test_nobody_else_stores_anything(peer: Peer) -> None:
 
     message = next(reply.message for reply in peer.errors.values() if reply.code == ErrorCode.WRITER_EXCLUDED)
     number = holder.opened.writer_number
-    assert f"takes events from writer 'ledger' (number {number}, epoch 2) alone" in message
+    assert f"accepts events only from writer 'ledger' (number {number}, epoch 2)" in message
     assert await holder_of(peer) == (number, 2, "ledger")
     assert (await info_of(peer)).exclusive_since_us > 0
 
