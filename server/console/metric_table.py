@@ -248,7 +248,7 @@ _OF_PARTS: Final[Figures] = {
         fetched_bytes_total=MetricHelp(
             "fetched_bytes_total", "Bytes fetched from tier 2, including those that were never read."
         ),
-        evicted_bytes_total=MetricHelp("evicted_bytes_total", "Bytes evicted from the cache."),
+        evicted_bytes_total=MetricHelp("evicted_bytes_total", "Bytes evicted from the cache to make space."),
         evicted_unread_bytes_total=MetricHelp(
             "evicted_unread_bytes_total",
             "Bytes fetched ahead and evicted before they were read: raise MILLRACE_CACHE_BUDGET_BYTES.",

@@ -1,4 +1,4 @@
-"""Accepting, durably, what a log has lost or contradicts: a container is recovered as by a server that starts."""
+"""Accepts a loss or contradiction of a log durably: recovers the container like a server that starts."""
 
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -38,8 +38,8 @@ class RecoveredContainer:
 
     Attributes:
         sequence: the last batch of the log that it contains.
-        loss: what its log has lost, which is accepted now; empty if nothing.
-        damages: what its log contradicts, which is accepted now.
+        loss: what the log has lost, now accepted; empty if nothing.
+        damages: what the log contradicts, now accepted.
     """
 
     container: int
@@ -57,7 +57,7 @@ def options_of(data_dir: Path | None) -> ServerOptions:
 
 @contextmanager
 def repairing_options(url: str) -> Iterator[ServerOptions]:
-    """Lend the options of a server of a prefix whose folder is new and is removed afterwards."""
+    """Yield the options of a server of a prefix, with a new folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="millrace-repair-") as folder:
         options = options_of(Path(folder) / "data")
         yield replace(options, store=StoreUrl.parse(url), wal=replace(options.wal, place="object"))
@@ -66,16 +66,16 @@ def repairing_options(url: str) -> Iterator[ServerOptions]:
 async def accept_loss_in_folder(
     data_dir: Path, number: int, *, store: str, manifest: Manifest | None = None
 ) -> RecoveredContainer:
-    """Recover a container of a folder, and accept what its log has lost or contradicts.
+    """Recover a container of a folder, and accept losses and contradictions of its log.
 
-    Nothing is changed in an object store whose containers have manifests: the folder may not own them.
+    If the containers have manifests in an object store, nothing is changed there: the folder may not own them.
 
     Args:
-        store: URL of the object store that has the history; empty if the folder has it.
+        store: URL of the object store with the history; empty if the folder has it.
         manifest: of the container, None if it has none.
 
     Raises:
-        ServerError, OSError: it could not be done; calling again tells what is left to do.
+        ServerError, OSError: accepting failed; calling again shows the remaining losses.
     """
     options = options_of(data_dir)
     async with opened_tier2(data_dir, store=store, options=options.tier2) as storage:
@@ -92,15 +92,15 @@ async def accept_loss_in_folder(
 async def accept_loss_in_store(
     options: ServerOptions, *, store: ObjectStore | None = None, clock: Clock | None = None
 ) -> RecoveredContainer:
-    """Claim the container of a store as by a server that starts elsewhere, and accept what its log has lost.
+    """Claim the container of a store like a server that starts elsewhere, and accept the losses of its log.
 
     Args:
-        options: with a folder that is new.
-        store: in place of the one that the options name.
+        options: with a new folder.
+        store: used instead of the one that the options name.
 
     Raises:
-        OwnedElsewhereError: a server has the container; it must be stopped.
-        ServerError: nothing was accepted, or all of it: calling again tells.
+        OwnedElsewhereError: a server owns the container; stop it first.
+        ServerError: all of the loss or nothing was accepted: calling again shows which.
     """
     clock, metrics = clock or SystemClock(), Metrics()
     failures: list[BaseException] = []
@@ -143,7 +143,7 @@ async def _recover_and_accept(
     store: ObjectStore | None = None,
     clock: Clock | None = None,
 ) -> RecoveredContainer:
-    """Recover a container as a starting server would, and accept what its log has lost or contradicts."""
+    """Recover a container as a starting server would, and accept losses and contradictions of its log."""
     cache = PageCache(CacheOptions())
     failures: list[BaseException] = []
     try:
@@ -188,12 +188,12 @@ async def _recover_and_accept(
 
 
 class UnclaimedOwnership:
-    """The `Ownership` of a command that brings the folder of a container in order, and changes nothing in its store.
+    """The `Ownership` of a command that repairs the folder of a container, and changes nothing in its store.
 
     Args:
-        epoch: above those of all earlier starts that are known in the folder.
-        copy: the one that counts.
-        copy_before: the one that counted before it.
+        epoch: above those of all earlier starts that the folder knows.
+        copy: the current copy.
+        copy_before: the previous one.
     """
 
     def __init__(self, epoch: int, *, copy: CopyRecord | None, copy_before: CopyRecord | None) -> None:
@@ -207,14 +207,14 @@ class UnclaimedOwnership:
         self.log: RemoteLog | None = None
 
     def copy_unusable(self, name: str) -> None:
-        """Do nothing: the manifest stays as it is."""
+        """Do nothing: the manifest stays unchanged."""
 
     def log_began(self, epoch_ends: Mapping[int, int], *, acknowledged: Callable[[], int]) -> None:
         """Do nothing: the log is in the folder."""
 
     async def record_copy(self, copy: CopyRecord) -> None:
         """Refuse: the server that claims the container next makes a copy."""
-        raise StorageError("only the server that has claimed the container lets a copy count", subject=copy.name)
+        raise StorageError("only the server that has claimed the container may record a copy", subject=copy.name)
 
     async def raise_epoch(self) -> int:
         """Continue under the next epoch, see `Ownership`."""
@@ -222,7 +222,7 @@ class UnclaimedOwnership:
         return self.epoch
 
     def statistics(self) -> OwnershipStatistics:
-        """Return how the right is, see `Ownership`."""
+        """Return the state of the ownership, see `Ownership`."""
         return OwnershipStatistics(epoch=self.epoch)
 
     async def release(self) -> None:

@@ -1,7 +1,7 @@
 """A container read offline, from a data folder or an object store: checkpoint, log, and the state of both.
 
-Nothing is changed, not even what a crash has left for the next start to put right: the checkpoint is read from a
-copy, since SQLite would apply a journal that it finds beside it.
+Nothing is changed, not even the leftovers of a crash that the next start would repair: the checkpoint is read from a
+copy, because SQLite would apply a journal beside it.
 """
 
 import shutil
@@ -56,18 +56,18 @@ class OfflineContainer:
     """One container, in a data folder or in an object store, as its files describe it.
 
     Attributes:
-        folder: of the container; it need not exist where only the object store is read.
-        owner: whom log and copies must belong to, None if that does not matter.
-        history: what is in the object store that has tier 2; None if that is in the data folder.
+        folder: of the container; it need not exist if only the object store is read.
+        owner: expected owner of log and copies, None for any.
+        history: content of the object store that has tier 2; None if tier 2 is in the data folder.
         has_folder: whether the data folder is read, too.
-        capacity_bytes: the most that the log can hold as the server is set; 0 for what the checkpoint says.
-        checkpoint: None if there is none, or none that can be read; then `checkpoint_error` says why.
-        starts: whether a server would start with this checkpoint, or put a copy in its place.
-        copy: the copy in tier 2 that took the place of the checkpoint, as it would when a server starts.
-        state: the checkpoint with everything after it in the log applied; idle segments are read when asked for.
-        report: how the log ends; None if it cannot be read, and `log_error` says why.
-        newest: what names the newest log file.
-        loss: what the log has lost and nobody has accepted; None if nothing is known to be missing.
+        capacity_bytes: the largest size of the log by the server's settings; 0 for the size in the checkpoint.
+        checkpoint: None if it is missing or unreadable; then `checkpoint_error` is the reason.
+        starts: whether a server would start with this checkpoint, or replace it by a copy.
+        copy: the copy in tier 2 that replaced the checkpoint, as it would at the start of a server.
+        state: the checkpoint with all later batches of the log applied; idle segments are read on demand.
+        report: how the log ends; None if it cannot be read, and `log_error` is the reason.
+        newest: the log head, which names the newest log file.
+        loss: what the log has lost without acceptance; None if nothing is known to be missing.
     """
 
     folder: Path
@@ -84,26 +84,26 @@ class OfflineContainer:
     newest: LogHead = field(default_factory=lambda: LogHead(()))
     log_error: str = ""
     loss: LogLoss | None = None
-    # By segment, what a server found damaged before its last checkpoint.
+    # By segment, the damage that a server found before its last checkpoint.
     known_damages: dict[int, tuple[DamagedRange, ...]] = field(default_factory=dict)
     # Batches with records of decisions that cannot be read.
     record_problems: list[str] = field(default_factory=list)
 
     @property
     def is_known(self) -> bool:
-        """Whether the state is all that there was: from a checkpoint, or from a log that goes back to its beginning."""
+        """Whether the state is complete: from a checkpoint, or from a log that goes back to its beginning."""
         return not self.log_error and (
             self.checkpoint is not None or self.report is None or self.report.first_sequence <= 1
         )
 
     @property
     def has_log(self) -> bool:
-        """Whether the log was there to be read, and not only the copies of checkpoints."""
+        """Whether the log was read, and not only the copies of checkpoints."""
         return self.has_folder or self.remote_log is not None
 
     @property
     def checkpoint_path(self) -> Path:
-        """Where the checkpoint is."""
+        """Path of the checkpoint."""
         return self.folder / CHECKPOINT_NAME
 
     @property
@@ -118,36 +118,36 @@ class OfflineContainer:
 
     @property
     def scope(self) -> str:
-        """What the names of its chunks and copies begin with: from the data folder on, or from the store on."""
+        """Prefix of the names of its chunks and copies, relative to the data folder or the store."""
         return f"{self.history.url if self.history else TIER2_FOLDER}/{scope_of(self.number)}"
 
     @property
     def tier2(self) -> Path:
-        """The folder with its copies of the checkpoint; of a store, where they have been fetched to."""
+        """The folder with its copies of the checkpoint; for a store, the folder to which they were fetched."""
         root = self.history.folder if self.history else self.data_dir / TIER2_FOLDER
         return root / scope_of(self.number)
 
     @property
     def remote_log(self) -> Manifest | None:
-        """The manifest, if it says that the log is in the object store; else None."""
+        """The manifest, if the log is in the object store; else None."""
         manifest = self.history.manifest(self.number) if self.history else None
         return manifest if manifest is not None and manifest.log is not None else None
 
     @property
     def log_folder(self) -> Path:
-        """Where the log is."""
+        """Folder of the log."""
         return self.folder / LOG_FOLDER
 
 
 def is_claimed(folder: Path, manifest: Manifest) -> bool:
-    """Return whether the folder of a container knows the newest claim of it."""
+    """Return whether the folder of a container knows its newest claim."""
     claim = read_folder_claim(OsFileSystem(), folder)
     return claim is not None and claim.knows(manifest.claim_id)
 
 
 @contextmanager
 def owned_folder(folder: Path) -> Iterator[None]:
-    """Keep servers out of a data folder while the body runs, if it has a lock file.
+    """Lock a data folder against servers while the body runs, if it has a lock file.
 
     Raises:
         FolderLockedError: a server runs on it.
@@ -173,7 +173,7 @@ def log_files(folder: Path) -> list[Path]:
 
 @contextmanager
 def copied_checkpoint(path: Path) -> Iterator[Path]:
-    """Lend a copy of the checkpoint in a file, with what SQLite keeps beside it."""
+    """Yield a temporary copy of a checkpoint, including SQLite's journal."""
     with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
         copy = Path(folder) / CHECKPOINT_NAME
         for suffix in ("", *SIDE_FILES):
@@ -185,10 +185,10 @@ def copied_checkpoint(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def joined_copy(parts: Sequence[Path], *, owner: LogOwner | None) -> Iterator[Path]:
-    """Lend a file with the content of a copy in tier 2, given by the files of its parts, of which each is checked.
+    """Yield a temporary file with the content of a copy in tier 2, joined from the files of its parts, each checked.
 
     Raises:
-        ServerError: a part is damaged, or another one than its name says.
+        ServerError: a part is damaged, or is another one than its name says.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-checkpoint-") as folder:
         path = Path(folder) / CHECKPOINT_NAME
@@ -203,14 +203,15 @@ def joined_copy(parts: Sequence[Path], *, owner: LogOwner | None) -> Iterator[Pa
 def opened_checkpoint(
     lent: AbstractContextManager[Path], *, owner: LogOwner | None
 ) -> Iterator[tuple[CheckpointStore, Checkpoint | None]]:
-    """Lend a checkpoint, opened, every row of it verified; None where there is no file.
+    """Yield an opened checkpoint, with every row verified; None if the file is missing.
 
     Args:
-        lent: lends a file that may be changed.
-        owner: whose it must be, None if that does not matter.
+        lent: yields a file that may be changed.
+        owner: expected owner, None for any.
 
     Raises:
-        ServerError: it is damaged, that of another server, or of another version. The message does not name the file.
+        ServerError: it is damaged, or belongs to another server, or to another version. The message does not name the
+            file.
     """
     with lent as path:
         store = CheckpointStore(OsFileSystem(), path, KINDS, owner=owner)
@@ -229,15 +230,15 @@ def opened_checkpoint(
 def opened_copy(
     tier2: Path, copy: CheckpointCopy, *, owner: LogOwner | None
 ) -> Iterator[tuple[CheckpointStore, Checkpoint]]:
-    """Lend a copy of the checkpoint, opened, every row of it verified.
+    """Yield an opened copy of the checkpoint, with every row verified.
 
     Args:
         tier2: the scope of the container.
-        copy: all parts of which are there.
-        owner: whose it must be, None if that does not matter.
+        copy: a complete copy.
+        owner: expected owner, None for any.
 
     Raises:
-        ServerError: it is damaged, or another one than its name says.
+        ServerError: it is damaged, or is another one than its name says.
     """
     parts = [tier2 / part.name for part in copy.parts]
     with opened_checkpoint(joined_copy(parts, owner=owner), owner=owner) as (store, checkpoint):
@@ -258,7 +259,7 @@ def checkpoint_copies(tier2: Path) -> list[CheckpointCopy]:
 
 
 def log_capacity_bytes(data_dir: Path | None = None) -> int:
-    """Return the most that a log can hold with the settings of the environment and of a folder."""
+    """Return the largest size of a log by the settings of the environment and of a folder."""
     wal = load_settings({} if data_dir is None else {"data_dir": data_dir.absolute()}).options.wal
     return wal.files_max * wal.file_size_bytes
 
@@ -266,10 +267,10 @@ def log_capacity_bytes(data_dir: Path | None = None) -> int:
 def containers_of_folder(
     folder: Path, *, server_id: UUID | None, history: RemoteHistory | None = None, capacity_bytes: int = 0
 ) -> Iterator[AbstractContextManager[OfflineContainer]]:
-    """Yield what opens each container of a data folder; see `opened_container`.
+    """Yield a context manager for each container of a data folder; see `opened_container`.
 
     Args:
-        server_id: whom logs and copies must belong to, None if that does not matter.
+        server_id: expected owner of logs and copies, None for any.
     """
     for path in container_folders(folder):
         owner = LogOwner(container_id=int(path.name, 16), server_id=server_id) if server_id is not None else None
@@ -277,7 +278,7 @@ def containers_of_folder(
 
 
 def container_of_store(history: RemoteHistory, number: int) -> AbstractContextManager[OfflineContainer]:
-    """Return what opens a container of an object store, without a data folder; see `opened_container`."""
+    """Return a context manager for a container of an object store alone; see `opened_container`."""
     folder = history.folder / CONTAINERS_FOLDER / f"{number:04x}"
     return opened_container(folder, history=history, has_folder=False, capacity_bytes=log_capacity_bytes())
 
@@ -291,7 +292,7 @@ def opened_container(
     has_folder: bool = True,
     capacity_bytes: int = 0,
 ) -> Iterator[OfflineContainer]:
-    """Lend the container in `folder` with the state of its checkpoint; `read_log` then applies the log to it.
+    """Open the container in `folder` with the state of its checkpoint; `read_log` then applies the log to it.
 
     Nothing is changed. The arguments are attributes of `OfflineContainer`.
     """
@@ -339,7 +340,7 @@ def read_log(found: OfflineContainer) -> Iterator[int]:
 def _open_log(
     found: OfflineContainer,
 ) -> tuple[Recovery | ObjectRecovery, Iterable[RecoveredBatch | Damage]]:
-    """Return the recovery of a log, and its batches, which may be read only while they are asked for."""
+    """Return the recovery of a log, and its batches, which are read when iterated."""
     start, accepted = found.checkpoint.replay_from if found.checkpoint else 0, found.state.scalars.accepted
     if (manifest := found.remote_log) is not None:
         assert found.history is not None
@@ -352,7 +353,7 @@ def _open_log(
 
 @contextmanager
 def survey(opened: AbstractContextManager[OfflineContainer]) -> Iterator[OfflineContainer]:
-    """Lend a container whose log has been read."""
+    """Open a container and read its log."""
     with opened as found:
         deque(read_log(found), maxlen=0)
         yield found
@@ -375,7 +376,7 @@ def join_ranges(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the parts of [start, end) that no range of `present` holds."""
+    """Return the parts of [start, end) that no range of `present` covers."""
     missing = []
     for low, high in join_ranges(present):
         if low >= end:
@@ -389,10 +390,10 @@ def missing_ranges(start: int, end: int, present: list[tuple[int, int]]) -> list
 
 
 def _find_checkpoint(found: OfflineContainer, stack: ExitStack) -> CheckpointStore:
-    """Open the newest good one of the checkpoint and its copies, or an empty one, until the stack ends."""
+    """Open the newest sound one of the checkpoint and its copies, or an empty one, until the stack ends."""
     store = None
     try:
-        # What a server would discard is as good as missing.
+        # A checkpoint that a server would discard counts as missing.
         is_discarded = found.remote_log is not None and not is_claimed(found.folder, found.remote_log)
         lent = copied_checkpoint(found.folder / "no checkpoint" if is_discarded else found.checkpoint_path)
         store, found.checkpoint = stack.enter_context(opened_checkpoint(lent, owner=found.owner))
@@ -421,7 +422,7 @@ def _find_checkpoint(found: OfflineContainer, stack: ExitStack) -> CheckpointSto
                     break
                 stack.push(opened.pop_all())
         except ServerError:
-            continue  # `verify` names each copy that is damaged
+            continue  # `verify` reports each damaged copy
         if found.checkpoint is not None:
             found.checkpoint_error = f"it is older than its copy: {found.checkpoint.version}, not {checkpoint.version}"
         found.copy, found.checkpoint = copy, checkpoint
@@ -434,7 +435,7 @@ def _find_checkpoint(found: OfflineContainer, stack: ExitStack) -> CheckpointSto
 
 
 def _apply(found: OfflineContainer, item: RecoveredBatch | Damage) -> None:
-    """Apply what was read from the log as a starting server would, but for the bytes."""
+    """Apply a batch of the log as a starting server would, but without the payloads."""
     try:
         apply_recovered(found.state, item, before_hold=Extent.drop_frames)
     except WireError as error:

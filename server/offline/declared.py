@@ -1,8 +1,8 @@
 """The fields of a structure with their bytes, taken from its construct declaration.
 
-The declarations of `millrace.wire.schema` are the specification of every byte; this walks one of them over the bytes
-and notes for each field its offset, its bytes and its value. Damaged bytes do not stop it: a constant that has another
-value is noted, and where the bytes end too early, the fields before are still returned.
+The declarations of `millrace.wire.schema` are the specification of every byte; this module applies a declaration to
+bytes and records the offset, bytes and value of each field. It continues over damaged bytes: a constant with another
+value is recorded, and if the bytes end too early, the fields before that are still returned.
 """
 
 import io
@@ -15,7 +15,7 @@ import construct as c
 from .report import Section, shown
 
 HEX_BYTES_SHOWN_MAX = 24
-"""How much of a long field is shown; `--json` has it whole."""
+"""How much of a long field is shown; `--json` has all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class DeclaredField:
     """One field.
 
     Attributes:
-        offset: where it is in the file.
-        value: what it says; raw bytes where it cannot be read.
+        offset: in the file.
+        value: decoded; raw bytes if it cannot be decoded.
         raw: its bytes.
-        problem: what does not fit the declaration, empty where all does.
+        problem: how it contradicts the declaration, empty if it does not.
     """
 
     offset: int
@@ -42,7 +42,7 @@ class DeclaredField:
 
 
 def read_fields(declaration: c.Struct, data: bytes | memoryview, *, offset: int) -> list[DeclaredField]:
-    """Return the fields of the structure that `data` is, from its first byte on; `offset` is where that is."""
+    """Decode the fields of a structure from the beginning of `data`; `offset` is its place in the file."""
     stream = io.BytesIO(bytes(data))
     fields: list[DeclaredField] = []
     for renamed in declaration.subcons:
@@ -73,7 +73,7 @@ def values_of(fields: Sequence[DeclaredField]) -> dict[str, Any]:
 
 
 def problems_of(fields: Sequence[DeclaredField], *, what: str) -> list[str]:
-    """Return what does not fit, a sentence for each field."""
+    """Return the problems of fields, a sentence for each."""
     return [f"{what}, byte {field.offset}: {field.name} {field.problem}" for field in fields if field.problem]
 
 
@@ -84,13 +84,13 @@ def field_section(name: str, title: str, fields: Sequence[DeclaredField]) -> Sec
 
 
 def hex_text(raw: bytes) -> str:
-    """Return bytes in hexadecimal, in groups of four, cut where they are many."""
+    """Return bytes in hexadecimal, in groups of four, shortened if long."""
     text = raw[:HEX_BYTES_SHOWN_MAX].hex(" ", -4)
     return f"{text} ... ({len(raw)} bytes)" if len(raw) > HEX_BYTES_SHOWN_MAX else text
 
 
 def hex_dump(data: bytes, *, offset: int) -> list[list[Any]]:
-    """Return rows of offset, 16 bytes in hexadecimal, and what of them is text."""
+    """Return rows of offset, 16 bytes in hexadecimal, and their printable characters."""
     rows: list[list[Any]] = []
     for start in range(0, len(data), 16):
         line = data[start : start + 16]

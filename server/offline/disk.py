@@ -1,4 +1,4 @@
-"""What a disk really does: writes that are synced one by one, to a zero-filled file, as the log writes."""
+"""Measures a disk: writes to a zero-filled file, each synced, like those of the log."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from millrace.wire.limits import MIB
 
 PROBE_FILE_BYTES: Final = 16 * MIB
 SUSPICIOUS_SYNC_S: Final = 25e-6
-"""A sync below this reached no disk that we know of, unless its cache is protected from a loss of power."""
+"""A sync faster than this reached no known kind of disk, unless its cache is protected against power loss."""
 MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 OnWrite = Callable[[], None]
@@ -29,7 +29,7 @@ class SyncedWrites:
     elapsed_s: float
 
     def percentile_s(self, percent: float) -> float:
-        """Return the time within which that many of a hundred writes were durable."""
+        """Return the latency percentile of synced writes, in seconds."""
         return percentile(self.latencies_s, percent)
 
     @property
@@ -39,7 +39,7 @@ class SyncedWrites:
 
     @property
     def is_suspicious(self) -> bool:
-        """Whether most syncs were faster than a disk is."""
+        """Whether most syncs were faster than any disk."""
         return self.percentile_s(50) < SUSPICIOUS_SYNC_S
 
 
@@ -50,10 +50,10 @@ def percentile(ascending: tuple[float, ...] | list[float], percent: float) -> fl
 
 @contextlib.contextmanager
 def probe_file(folder: Path) -> Iterator[OsFile]:
-    """Lend a zero-filled, synced file in `folder`; it is removed at the end.
+    """Yield a zero-filled, synced file in `folder`, which is removed at the end.
 
     Raises:
-        NoSpaceError, OSError: it cannot be made there.
+        NoSpaceError, OSError: the file cannot be created there.
     """
     descriptor, name = tempfile.mkstemp(prefix=".millrace-probe-", dir=folder)
     os.close(descriptor)
@@ -73,7 +73,7 @@ def probe_file(folder: Path) -> Iterator[OsFile]:
 def measure_synced_writes(
     file: OsFile, *, size_bytes: int, duration_s: float, count_max: int, on_write: OnWrite = lambda: None
 ) -> SyncedWrites:
-    """Write and sync for so long, or so often, whichever ends first; from the front of the file, around and around."""
+    """Write and sync until the duration or the count is reached, cycling through the file."""
     assert 0 < size_bytes <= PROBE_FILE_BYTES
     payload = os.urandom(size_bytes)
     latencies_s: list[float] = []
@@ -91,7 +91,7 @@ def measure_synced_writes(
 
 
 def file_system_of(folder: Path) -> tuple[str, str]:
-    """Return the kind and the mount point of the file system that a folder is on; empty where that cannot be told."""
+    """Return the type and the mount point of the file system of a folder; empty if unknown."""
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:

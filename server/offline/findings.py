@@ -1,4 +1,4 @@
-"""Findings of a check of data: where it is, what is wrong, and what that means."""
+"""The findings of a check: the place, the problem, and its consequence."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -9,13 +9,13 @@ from millrace.server.container.state.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it was written.
+    """A problem in the data.
 
     Attributes:
         file: relative to the data folder.
-        offset: where in the file it starts, None if it is all of it or cannot be told.
-        size: bytes concerned, None if that cannot be told.
-        lost: what of which segment that means, if it can be told.
+        offset: where in the file it starts, None for the whole file or if unknown.
+        size: affected bytes, None if unknown.
+        lost: the affected range of a segment, if known.
     """
 
     file: str
@@ -27,12 +27,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class MissingChunk(Finding):
-    """A chunk that a checkpoint refers to and that was not there; a server may have deleted it since the listing."""
+    """A missing chunk that a checkpoint refers to; a server may have deleted it since the listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A fact that is no damage, but worth knowing."""
+    """A fact that is worth knowing but not a problem."""
 
     text: str
 
@@ -54,7 +54,7 @@ class Progress:
     """Bytes of the log or of tier 2 that were read since the last such item.
 
     Attributes:
-        total: bytes of all of it, None if that was said before.
+        total: total number of bytes, None if reported before.
     """
 
     what: str = ""
@@ -67,7 +67,7 @@ Item = Finding | Note | Checked | Progress
 
 @dataclass(slots=True)
 class Verification:
-    """The findings of a whole check, its notes, and the sums of its counts."""
+    """The findings of a whole check, its notes, and its summed counts."""
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Verification:
 
     @classmethod
     def of(cls, items: Iterable[Item], *, on_progress: Callable[[Progress], None] = lambda _: None) -> "Verification":
-        """Return the sum of what a check yields."""
+        """Sum up the items of a check."""
         result = cls()
         for item in items:
             match item:
@@ -102,5 +102,5 @@ def range_text(segment: Segment, start: int, end: int) -> str:
 
 
 def relative_name(path: Path, folder: Path) -> str:
-    """Return the path of a file from the data folder on, or all of it where it is elsewhere."""
+    """Return a path relative to the data folder, or the whole path if it is elsewhere."""
     return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)

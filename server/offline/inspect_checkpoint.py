@@ -1,4 +1,4 @@
-"""A checkpoint for people: the rows of its tables, each held against its checksum."""
+"""A checkpoint for people: the rows of its tables, each compared with its checksum."""
 
 import contextlib
 import sqlite3
@@ -25,7 +25,7 @@ COPY_MAGIC: Final = COPY_PART_MAGIC
 
 
 def inspect_checkpoint(path: Path, *, with_hex: bool, limit: int) -> Report:
-    """Return the content of a checkpoint; damaged rows are shown as they are, and named.
+    """Return the content of a checkpoint; damaged rows are shown as they are, and reported.
 
     Args:
         with_hex: show the checksums, too.
@@ -65,7 +65,7 @@ def inspect_copy(path: Path, *, with_hex: bool, limit: int) -> Report:
 def _add_content(
     report: Report, lent: Callable[[], AbstractContextManager[Path]], *, with_hex: bool, limit: int
 ) -> None:
-    """Add what a checkpoint holds, and what is wrong with it; `lent` lends a file with it."""
+    """Add the content of a checkpoint and its problems; `lent` yields a file with it."""
     try:
         with opened_checkpoint(lent(), owner=None):
             pass

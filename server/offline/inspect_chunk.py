@@ -33,7 +33,7 @@ def inspect_chunk(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
 
     Args:
         with_hex: show bytes, too.
-        at: leave out what is before this offset of the segment.
+        at: skip content before this offset of the segment.
         limit: most rows of each table, 0 for all.
     """
     data = path.read_bytes()
@@ -86,12 +86,12 @@ def _is_good(summary: bytes) -> bool:
 
 
 def _identity_problems(name: str, summary: dict[str, Any]) -> list[str]:
-    """Return what is wrong if a file has the name of another chunk; any other name says nothing."""
+    """Return the problem if a file has the name of another chunk; a name of another form is fine."""
     promised = parse_chunk_name(f"segments/{name[14:16]}/{name}")
     if promised is None or all(summary[field] == value for field, value in asdict(promised).items()):
         return []
     held = ChunkId(**{field: summary[field] for field in asdict(promised)})
-    return [f"the file holds what belongs into {chunk_name(held)}, not what its name says"]
+    return [f"the file contains {chunk_name(held)}, not the chunk in its name"]
 
 
 def _add_index(report: Report, table: bytes, start: int, summary: dict[str, Any], *, at: int) -> None:

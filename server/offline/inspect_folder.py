@@ -18,7 +18,7 @@ from .report import Report
 
 
 def inspect_folder(path: Path, *, limit: int) -> Report:
-    """Return an overview of a data folder: its parts, and for each segment what is in tier 2 and what in the log.
+    """Return an overview of a data folder: its parts, and the bytes of each segment in tier 2 and in the log.
 
     Args:
         limit: most rows of each table, 0 for all.
@@ -38,7 +38,7 @@ def inspect_folder(path: Path, *, limit: int) -> Report:
         with owned_folder(path):
             pass
     except FolderLockedError:
-        report.notes.append("a server is running on this folder: what is shown is already changing")
+        report.notes.append("a server is running on this folder: the data is changing")
     with ExitStack() as stack:
         opened = containers_of_folder(path, server_id=server_id)
         found = [stack.enter_context(survey(each)) for each in opened]
@@ -79,7 +79,7 @@ def _add_facts(report: Report, found: OfflineContainer) -> None:
         )
         report.problems += [str(damage) for damage in log.damages]
     if found.loss is not None:
-        report.problems.append(f"{found.loss}; a server stores nothing until `millrace repair` has accepted that")
+        report.problems.append(f"{found.loss}; the container is read-only until `millrace repair` accepts the loss")
     report.problems += [str(damage) for damage in found.state.quarantine if not damage.accepted]
     if found.state.scalars.accepted.sequence:
         report.facts["accepted_loss"] = f"of the log up to batch {found.state.scalars.accepted.sequence}"
@@ -132,5 +132,5 @@ def _chunks(root: Path) -> list[list[Any]]:
 
 
 def is_data_folder(path: Path) -> bool:
-    """Return whether a folder is one that a server keeps its data in."""
+    """Return whether a folder is the data folder of a server."""
     return (path / IDENTITY_NAME).exists() or (path / TIER2_FOLDER).is_dir()

@@ -1,4 +1,4 @@
-"""A log file for people: its header, its batches, the runs and frames in them, and how it ends."""
+"""A log file for people: its header, its batches, the runs and frames in them, and its ending."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,17 +29,17 @@ NEWEST_MAGIC: Final = NEWEST_SLOT_MAGIC
 MAGIC: Final = LOG_FILE_MAGIC.to_bytes(4, "little")
 _BATCH_COLUMNS: Final = ("offset", "size", "sequence", "time", "runs", "frames", "events", "holds")
 RUNS_SHOWN: Final = 2
-"""How many runs of a batch are named in its line; `--hex` and `--json` have all."""
+"""Runs shown in the line of a batch; `--hex` and `--json` have all."""
 FRAMES_SHOWN: Final = 16
-"""How many frames of a run `--hex` lays out."""
+"""Frames of a run that `--hex` decodes."""
 
 
 def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
     """Return the content of one log file.
 
     Args:
-        with_hex: lay out every structure field by field.
-        at: leave out batches before this offset.
+        with_hex: decode every structure field by field.
+        at: skip batches before this offset.
         limit: most batches shown, 0 for all.
     """
     data = path.read_bytes()
@@ -53,7 +53,7 @@ def inspect_log(path: Path, *, with_hex: bool, at: int, limit: int) -> Report:
         report.sections.append(field_section("header", "file header", header))
     batches: list[RecoveredBatch] = []
     with TemporaryDirectory(prefix="millrace-log-") as folder:
-        # Under the name that its header asks for, so that a copy under another name can be read.
+        # Under the name from its header, so that a copy under another name can be read.
         named = Path(folder) / log_file_name(_number(path, values))
         named.symlink_to(path.resolve())
         reading = Recovery(OsFileSystem(), [named], owner=None)
@@ -98,7 +98,7 @@ def inspect_log_object(path: Path, *, with_hex: bool, limit: int) -> Report:
         return report
     batch = found.batch
     if batch is None:
-        report.problems.append(f"it does not hold batch {point.sequence} of epoch {point.epoch} as it was written")
+        report.problems.append(f"batch {point.sequence} of epoch {point.epoch} is damaged or missing in it")
         return report
     runs = [run for run, _ in decode_runs(found.data, batch)]
     shown = RecoveredBatch(batch.sequence, batch.wall_time_us, runs, point.name, batch.offset, batch.size)
@@ -109,7 +109,7 @@ def inspect_log_object(path: Path, *, with_hex: bool, limit: int) -> Report:
 
 
 def inspect_newest(path: Path) -> Report:
-    """Return which log file is named as the newest, and what each slot of the small file that names it says."""
+    """Return the log file named as the newest, and the content of each slot of the log head."""
     data = path.read_bytes()
     newest = log_head_of(data)
     report = Report("name of the newest log file", str(path), facts={"size": len(data)})
@@ -126,7 +126,7 @@ def inspect_newest(path: Path) -> Report:
 
 
 def _number(path: Path, header: dict[str, Any]) -> int:
-    """Return the number that the file should have: of its name if that is one, else of its header."""
+    """Return the expected number of the file: from its name if valid, else from its header."""
     named = log_file_number(path.name)
     if named is not None:
         return named
@@ -148,7 +148,7 @@ def _batch_row(batch: RecoveredBatch) -> list[Any]:
 
 
 def _holds(batch: RecoveredBatch) -> str:
-    """Say in a few words what a batch holds."""
+    """Return a short description of a batch."""
     if not batch.runs:
         return "end of the log, closed in order"
     texts = [_run_text(run) for run in batch.runs[:RUNS_SHOWN]]
@@ -172,7 +172,7 @@ def _type_name(number: int) -> str:
 
 def _lost(damage: Damage) -> str:
     texts = [f"segment {segment_id} [{offset}, {offset + size})" for segment_id, offset, size in damage.runs]
-    return f"; lost: {', '.join(texts)}" if texts else "" if damage.is_complete else "; what was lost is not known"
+    return f"; lost: {', '.join(texts)}" if texts else "" if damage.is_complete else "; the loss is unknown"
 
 
 def _batch_sections(data: bytes, batch: RecoveredBatch) -> Iterator[Section]:
@@ -225,7 +225,7 @@ def frame_fields(data: bytes, *, offset: int) -> list[DeclaredField]:
 
 
 def payload_fields(payload: bytes, *, offset: int) -> list[DeclaredField]:
-    """Return the fields of an event block, or the payload as one field where it is none."""
+    """Return the fields of an event block, or the payload as one field if it is not one."""
     if not payload.startswith(BLOCK_MAGIC) or len(payload) < BLOCK_HEADER_SIZE_BYTES:
         return [DeclaredField(offset, "payload", payload, payload)]
     block = read_fields(BlockHeader, payload[:BLOCK_HEADER_SIZE_BYTES], offset=offset)

@@ -1,4 +1,4 @@
-"""Any file that a server keeps, or all of them, decoded for people."""
+"""Any file of a server, or all of them, decoded for people."""
 
 import asyncio
 import tempfile
@@ -25,10 +25,10 @@ DEFAULT_LIMIT: Final = 100
 
 
 def inspect_store(url: str, name: Path | None, *, with_hex: bool = False, at: int = 0, limit: int) -> Report:
-    """Return what is in an object store, or what an object in it holds.
+    """Return the content of an object store, or of an object in it.
 
     Args:
-        name: of the object, from the URL on; None for all of them.
+        name: of the object, relative to the URL; None for all of them.
     """
     if name is None:
         with remote_history(url) as history:
@@ -47,10 +47,10 @@ async def _owners(url: str, containers: list[int]) -> list[OwnerRow]:
 
 
 def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int = DEFAULT_LIMIT) -> Report:
-    """Return what a file or folder holds; the first bytes of a file say what it is, or its name where they are damaged.
+    """Return the content of a file or folder; the first bytes of a file give its type, or its name if they are damaged.
 
     Raises:
-        InvalidArgumentError: it is nothing of ours.
+        InvalidArgumentError: it is not a file of a server.
     """
     if path.is_dir():
         if not is_data_folder(path):
@@ -71,4 +71,4 @@ def inspect_path(path: Path, *, with_hex: bool = False, at: int = 0, limit: int 
         return inspect_copy(path, with_hex=with_hex, limit=limit)
     if magic.startswith(CHUNK_MAGIC) or name.endswith(".chunk"):
         return inspect_chunk(path, with_hex=with_hex, at=at, limit=limit)
-    raise InvalidArgumentError(f"{path} is no file of a log, chunk or checkpoint: it starts with {magic[:8]!r}")
+    raise InvalidArgumentError(f"{path} is not a log file, a chunk or a checkpoint: it starts with {magic[:8]!r}")

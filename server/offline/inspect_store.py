@@ -1,4 +1,4 @@
-"""An object store for people: who owns it, the chunks in it, and the copies of checkpoints."""
+"""An object store for people: its owners, its chunks, and its copies of checkpoints."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _COPY_COLUMNS = ("name", "size", "parts", "sequence", "epoch", "counts")
 
 
 def inspect_history(history: RemoteHistory, owners: Sequence[OwnerRow], *, limit: int) -> Report:
-    """Return an overview of what is in an object store of the history of a server.
+    """Return an overview of an object store with the history of a server.
 
     Args:
         owners: of its containers.

@@ -1,4 +1,4 @@
-"""Checks whether a machine, a disk and an object store are fit to keep data."""
+"""Checks whether a machine, a disk and an object store are suitable for data."""
 
 import platform
 import resource
@@ -40,7 +40,7 @@ TokenVerdict = Literal["good", "warning", "bad", ""]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked; no verdict where it is information only."""
+    """A check and its result; without a verdict if it is information only."""
 
     name: str
     found: str
@@ -49,7 +49,7 @@ class Check:
 
 
 def disk_checks(folder: Path, small: SyncedWrites, large: SyncedWrites) -> Iterator[Check]:
-    """Judge the disk under a folder by what was measured on it."""
+    """Assess the disk under a folder from measurements."""
     kind, mount = file_system_of(folder)
     if kind in MEMORY_FILE_SYSTEMS:
         advice = "nothing here survives a restart of the machine; keep data elsewhere"
@@ -72,7 +72,7 @@ def disk_checks(folder: Path, small: SyncedWrites, large: SyncedWrites) -> Itera
 
 
 def room_check(folder: Path) -> Check:
-    """Judge the room on the volume of a folder, in which the data of a server may be already."""
+    """Assess the free space on the volume of a folder, which may already contain the data of a server."""
     files, options = OsFileSystem(), WalOptions()
     room = DiskRoom(files, has_tier2=True)
     containers = folder / CONTAINERS_FOLDER
@@ -101,7 +101,7 @@ def sync_check(small: SyncedWrites) -> Check:
     found = f"{duration_text(p50_s)}, {rate_text(small.rate)}"
     name = "sync of 4 KiB, p50"
     if small.is_suspicious:
-        advice = "suspiciously fast: is this a real disk, and does it keep what it was told to keep when power fails?"
+        advice = "suspiciously fast: is this a real disk, and does it keep synced data when power fails?"
         return Check(name, found, "warning", advice)
     if p50_s > SLOW_SYNC_S:
         advice = f"slow: one append at a time gets at most {rate_text(1 / p50_s)}; many at once share a sync"
@@ -110,7 +110,7 @@ def sync_check(small: SyncedWrites) -> Check:
 
 
 async def store_checks(url: StoreUrl, *, patience_s: float = STORE_PATIENCE_S) -> tuple[list[Check], list[OwnerRow]]:
-    """Probe an object store: whether it can be relied on, how long it takes for it, and who owns what is in it."""
+    """Probe an object store: its guarantees, its latency, and the owners of its containers."""
     clock = SystemClock()
     name = f"object store {url}"
     started_s = clock.monotonic_s()
@@ -127,7 +127,7 @@ async def store_checks(url: StoreUrl, *, patience_s: float = STORE_PATIENCE_S) -
     except (StorageError, ConfigurationError) as error:
         return [Check(name, str(error), "bad", "a server would not start with it")], []
     found = (
-        f"{honesty.created} of {AT_ONCE} puts at once created, {honesty.replaced} of {AT_ONCE} replaced, in "
+        f"{honesty.created} of {AT_ONCE} concurrent puts created, {honesty.replaced} of {AT_ONCE} replaced, in "
         f"{duration_text(clock.monotonic_s() - started_s)}"
     )
     fault = f"it {honesty.fault}: it cannot keep the history of a server" if honesty.fault else ""
@@ -135,7 +135,7 @@ async def store_checks(url: StoreUrl, *, patience_s: float = STORE_PATIENCE_S) -
     if problem is not None:
         verdict: TokenVerdict = "warning" if problem.is_rebuilt else "bad"
         checks.append(Check(OWNER_KEY, problem.what, verdict, problem.advice))
-    advice = "no server can start with it; `millrace inspect --store` shows what is there"
+    advice = "no server can start with it; `millrace inspect --store` shows its content"
     checks += [Check(f"container {each.container}", each.problem, "bad", advice) for each in containers if each.problem]
     return checks, containers
 

@@ -1,4 +1,4 @@
-"""Who owns the containers of an object store, for people: what the manifests and the leases of their claimants say."""
+"""The owners of the containers of an object store, for people: their manifests and leases."""
 
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
@@ -12,18 +12,18 @@ from millrace.server.object_store import ObjectStore
 from millrace.server.ownership import Claimant, Manifest, decode_lease, manifest_key, read_manifest
 from millrace.server.ownership.others import WatchOutcome, read_lease, watch_lease
 
-RELEASED: Final = "given back"
+RELEASED: Final = "released"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRow:
-    """What is said of one container.
+    """The ownership of one container.
 
     Attributes:
         claimed_by: host and folder.
         since: of the claim, in UTC by the clock of the claimant.
-        lease: what the lease of the claimant says at one look: not whether it moves.
-        copy: the copy of the checkpoint that counts, empty if there is none yet.
+        lease: state of the claimant's lease at one read: not whether it is being renewed.
+        copy: the current copy of the checkpoint, empty if there is none yet.
         sequence: the last batch of the log that it contains.
         log: where the log is: local, or in the store from which batch on.
         problem: why the manifest cannot be used; then the rest is empty.
@@ -48,13 +48,13 @@ OWNER_COLUMNS: Final = tuple(field.name for field in fields(OwnerRow))
 
 
 async def owners(store: ObjectStore, *, url: str, containers: Iterable[int] | None = None) -> list[OwnerRow]:
-    """Return what the manifests of containers say.
+    """Return the content of the manifests of containers.
 
     Args:
-        containers: None for all from the first one on up to one that has no manifest.
+        containers: None for all from the first to the last one with a manifest.
 
     Raises:
-        StorageError: the store does not answer, or does not let us in.
+        StorageError: the store does not answer, or denies access.
     """
     rows = []
     for number in count() if containers is None else containers:
@@ -101,17 +101,17 @@ class Life(Enum):
     """Whether the last owner of a container still serves it."""
 
     RELEASED = "it gave the container back in an orderly stop"
-    ALIVE = "IT IS STILL RUNNING, and a start here is refused: stop it, remove this folder, and restore again"
+    ALIVE = "IT IS STILL RUNNING, so a server cannot start here: stop it, remove this folder, and restore again"
     SILENT = "it does not renew its lease: the next start takes over from it"
     REPLACED = "another server has taken over from it: to use this history here, stop that one, and restore again"
-    UNKNOWN = "whether it still runs could not be asked: the next start does so"
+    UNKNOWN = "unknown whether it still runs: the next start checks it"
 
 
 async def life_of(store: ObjectStore, manifest: Manifest, *, url: str, clock: Clock) -> Life:
-    """Return whether the owner of a container lives; that takes as long as its lease may be silent.
+    """Return whether the owner of a container is alive; takes up to the length of its lease.
 
     Raises:
-        StorageError: the store does not say.
+        StorageError: the store does not answer.
     """
     if manifest.owner is None:
         return Life.RELEASED

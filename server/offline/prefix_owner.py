@@ -11,12 +11,12 @@ from millrace.server.ownership import manifest_key, read_manifest, server_of_his
 
 @dataclass(frozen=True, slots=True)
 class OwnerProblem:
-    """A fault of `cluster.json`.
+    """A problem with `cluster.json`.
 
     Attributes:
-        what: the fault, as it continues the name of the object.
-        advice: what an operator does.
-        is_rebuilt: whether the next start writes the object again by itself.
+        what: the problem, as a continuation of the name of the object.
+        advice: what an operator should do.
+        is_rebuilt: whether the next start rewrites the object by itself.
     """
 
     what: str
@@ -28,7 +28,7 @@ class OwnerProblem:
 
 
 async def owner_problem(store: ObjectStore, *, url: str) -> OwnerProblem | None:
-    """Return what is wrong with the `cluster.json` of a prefix; None if it is sound, or the prefix has no history.
+    """Return the problem with the `cluster.json` of a prefix; None if it is sound, or the prefix has no history.
 
     Raises:
         StorageError: the store does not answer.
@@ -43,19 +43,19 @@ async def owner_problem(store: ObjectStore, *, url: str) -> OwnerProblem | None:
     try:
         known = await server_of_history(store, url=url, is_repair=False)
     except ManifestUnreadableError:
-        return OwnerProblem(what, f"put it back: this version cannot read {manifest_key(0)}, which names the server")
+        return OwnerProblem(what, f"restore it: this version cannot read {manifest_key(0)}, which names the server")
     except UnsupportedStoreError:
         advice = (
-            f"{manifest_key(0)} is missing or damaged, too: put one of them back, or stop all servers of this prefix"
+            f"{manifest_key(0)} is missing or damaged, too: restore one of them, or stop all servers of this prefix"
             f" and run `millrace repair --store {url} --accept-loss`"
         )
         return OwnerProblem(what, advice)
     if known is not None:
-        return OwnerProblem(what, f"the next start writes it again, for server {known}", is_rebuilt=True)
+        return OwnerProblem(what, f"the next start rewrites it, for server {known}", is_rebuilt=True)
     if not found.tag:
         return None
     return OwnerProblem(
-        what, "no server starts with it: put it back, or delete it if nothing else is stored below the prefix"
+        what, "no server can start with it: restore it, or delete it if nothing else is stored below the prefix"
     )
 
 
@@ -68,6 +68,6 @@ async def _contradiction(store: ObjectStore, server_id: uuid.UUID, *, url: str) 
     if found is None or found.manifest.server_id == server_id:
         return None
     return OwnerProblem(
-        f"names server {server_id}, and {manifest_key(0)} names {found.manifest.server_id}",
+        f"names server {server_id}, but {manifest_key(0)} names {found.manifest.server_id}",
         f"no server starts with both: put back the right {OWNER_KEY}",
     )

@@ -34,10 +34,10 @@ from millrace.server.wal import LOG_PREFIX
 from .prefix_owner import OwnerProblem, owner_problem
 
 PATIENCE_S: Final = 15.0
-"""How long a command asks again for what a store does not answer."""
+"""How long a command retries requests that the store does not answer."""
 
 LISTINGS_COUNT_MAX: Final = 10
-"""How often a store is listed again because a copy that was listed has been deleted."""
+"""How often a store is listed again because a listed copy was deleted."""
 
 Item = TypeVar("Item")
 
@@ -48,13 +48,13 @@ _LOG: Final = re.compile(rf"c([0-9a-f]{{4}})/{LOG_PREFIX}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class RemoteHistory:
-    """What is in an object store of the history of a server.
+    """The history of a server in an object store.
 
     Attributes:
         url: of the store.
-        folder: has the copies of checkpoints as files, each below the scope of its container.
-        objects: all that have the name of a chunk or of a part of a copy, by name, also what is below no container.
-        manifests: of containers, by number; an error where one cannot be read.
+        folder: contains the copies of checkpoints as files, each below the scope of its container.
+        objects: all that have the name of a chunk or of a part of a copy, by name, including those below no container.
+        manifests: of containers, by number; an error if one cannot be read.
         logs: the numbers of the containers whose log is in the store.
         owner_problem: of `cluster.json`; None if that is sound.
     """
@@ -68,33 +68,33 @@ class RemoteHistory:
 
     @property
     def chunks(self) -> list[ChunkInfo]:
-        """Those that are chunks or parts of copies, by name; what is below no container is not ours."""
+        """Chunks and parts of copies, by name; objects below no container are ignored."""
         return [each for each in self.objects if _SCOPE.match(each.name)]
 
     @property
     def containers(self) -> list[int]:
-        """The numbers of the containers of which there is anything, ascending."""
+        """The numbers of the containers that have any object, ascending."""
         scopes = {chunk.name.partition("/")[0] for chunk in self.chunks}
         return sorted({*(int(scope[1:], 16) for scope in scopes), *self.manifests, *self.logs})
 
     @property
     def copies(self) -> dict[int, str]:
-        """By container, the name of the copy of the checkpoint that counts, also if it is not there."""
+        """By container, the name of the current copy of the checkpoint, even if it is missing."""
         newest = {number: whole[-1].name for number in self.containers if (whole := whole_copies(self.parts(number)))}
         return newest | {number: copy.name for number in self.manifests if (copy := self.recorded(number))}
 
     def manifest(self, container: int) -> Manifest | None:
-        """Return the manifest of a container, None if there is none that can be read."""
+        """Return the manifest of a container, None if it is missing or unreadable."""
         found = self.manifests.get(container)
         return found if isinstance(found, Manifest) else None
 
     def recorded(self, container: int) -> CopyRecord | None:
-        """Return the copy that the manifest of a container names; None if the names of copies are all that tells."""
+        """Return the copy that the manifest of a container names; None if only the names of copies are available."""
         manifest = self.manifest(container)
         return manifest.checkpoint if manifest else None
 
     def parts(self, container: int) -> list[ChunkInfo]:
-        """Return the parts of a container's copies, named from its scope on."""
+        """Return the parts of a container's copies, named relative to its scope."""
         scope = scope_of(container)
         return [
             ChunkInfo(each.name.removeprefix(scope), each.size)
@@ -104,10 +104,10 @@ class RemoteHistory:
 
 
 def checked_store(url: str) -> str:
-    """Return the URL of a store as it is always written.
+    """Return the normalised URL of a store.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is invalid.
     """
     try:
         return str(StoreUrl.parse(url))
@@ -116,10 +116,10 @@ def checked_store(url: str) -> str:
 
 
 def store_of(data_dir: Path) -> str:
-    """Return the URL of the store where the history of a folder is, empty if it is in the folder itself or unknown.
+    """Return the URL of the store with the history of a folder, empty if it is in the folder itself or unknown.
 
     Raises:
-        FolderVersionError: another version wrote the folder.
+        FolderVersionError: the folder was written by another version.
     """
     try:
         return read_identity(OsFileSystem(), data_dir).store
@@ -130,7 +130,7 @@ def store_of(data_dir: Path) -> str:
 
 
 def iterated(items: AsyncIterator[Item]) -> Iterator[Item]:
-    """Yield what an async generator yields, which runs on a loop of its own. Blocks."""
+    """Iterate over an async generator, in an event loop of its own. Blocks."""
 
     async def next_items() -> list[Item]:
         async for item in items:
@@ -144,10 +144,10 @@ def iterated(items: AsyncIterator[Item]) -> Iterator[Item]:
 
 @asynccontextmanager
 async def opened_store(url: str) -> AsyncIterator[RetryingStore]:
-    """Lend an object store, which is neither probed nor claimed.
+    """Open an object store, without a probe and without a claim.
 
     Raises:
-        ConfigurationError: the environment does not say enough of the store.
+        ConfigurationError: the environment lacks settings of the store.
     """
     store = await connect_store(StoreUrl.parse(url), patience_s=PATIENCE_S)
     try:
@@ -157,10 +157,10 @@ async def opened_store(url: str) -> AsyncIterator[RetryingStore]:
 
 
 async def connect_store(url: StoreUrl, *, patience_s: float) -> RetryingStore:
-    """Connect to a store with the settings of the environment, as a server would: a slow way is slow for all.
+    """Connect to a store with the settings of the environment, like a server, so that timeouts fit a slow network.
 
     Raises:
-        ConfigurationError: the environment does not say enough of the store.
+        ConfigurationError: the environment lacks settings of the store.
     """
     settings = await asyncio.to_thread(load_settings, {})
     limits = replace(settings.options.objects, patience_s=patience_s)
@@ -172,10 +172,10 @@ async def connect_store(url: StoreUrl, *, patience_s: float) -> RetryingStore:
 async def opened_tier2(
     data_dir: Path | None, *, store: str, options: Tier2Options | None = None
 ) -> AsyncIterator[ChunkStorage]:
-    """Lend the storage of chunks that a store, or else a data folder, is. A store is neither probed nor claimed.
+    """Open the chunk storage of a store, or else of a data folder. A store is neither probed nor claimed.
 
     Raises:
-        ConfigurationError: the environment does not say enough of the store.
+        ConfigurationError: the environment lacks settings of the store.
     """
     storage: ChunkStorage
     if store:
@@ -203,14 +203,14 @@ class UnclaimedStorage:
 
     async def publish(self, name: str, pieces: Sequence[Buffer]) -> None:
         """Refuse, see the class."""
-        raise StorageError("only the server that has claimed the container stores anything", subject=name)
+        raise StorageError("only the server that has claimed the container may store chunks", subject=name)
 
     async def delete(self, name: str) -> None:
         """Refuse, see the class."""
-        raise StorageError("only the server that has claimed the container deletes anything", subject=name)
+        raise StorageError("only the server that has claimed the container may delete chunks", subject=name)
 
     async def delete_temporary_files(self, prefix: str = "") -> int:
-        """Do nothing: there are none in a store."""
+        """Do nothing: a store has no temporary files."""
         return 0
 
     async def close(self) -> None:
@@ -219,22 +219,22 @@ class UnclaimedStorage:
 
 @contextmanager
 def remote_history(store: str) -> Iterator[RemoteHistory]:
-    """Lend what is in an object store; its copies of checkpoints are fetched for that long. Blocks.
+    """Read the history in an object store, and fetch its copies of checkpoints while the body runs. Blocks.
 
     Raises:
-        StorageError: it does not answer, or does not let us in.
+        StorageError: the store does not answer, or denies access.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-history-") as folder:
         yield asyncio.run(_read(store, Path(folder)))
 
 
 def refreshed(history: RemoteHistory) -> RemoteHistory:
-    """Return what is in a store now; of the copies of checkpoints, those are fetched that are new. Blocks.
+    """Return the current history in a store; fetches new copies of checkpoints. Blocks.
 
-    What was returned before is no longer valid.
+    The previous result is no longer valid.
 
     Raises:
-        StorageError: as of `remote_history`.
+        StorageError: as for `remote_history`.
     """
     return asyncio.run(_read(history.url, history.folder))
 
@@ -245,18 +245,18 @@ async def _read(url: str, folder: Path) -> RemoteHistory:
 
 
 async def read_history(store: ObjectStore, folder: Path, *, url: str) -> RemoteHistory:
-    """Return what is in a store, and fetch the copies of checkpoints that are not in `folder` yet.
+    """Return the history in a store, and fetch the copies of checkpoints that are not in `folder` yet.
 
-    A server that uses the store deletes old copies. One that vanishes before it has been fetched is left out.
+    A server that uses the store deletes old copies. A copy that vanishes before it was fetched is left out.
 
     Raises:
-        ObjectNotFoundError: that happened again and again.
-        StorageError: the store does not answer, or does not let us in.
+        ObjectNotFoundError: copies vanished again and again.
+        StorageError: the store does not answer, or denies access.
     """
     seen: Mapping[int, Manifest | ManifestUnreadableError] = {}
     for attempts_left in reversed(range(LISTINGS_COUNT_MAX)):
         listed = [ChunkInfo(each.key, each.size) async for page in store.list() for each in page]
-        # After the listing: a copy that is named later than it was made is in it, unless it was deleted already.
+        # After the listing, so that a copy named by a manifest is in the listing, unless it was deleted already.
         manifests = {
             int(match[1], 16): await _manifest(store, int(match[1], 16), url=url)
             for each in listed
@@ -273,7 +273,7 @@ async def read_history(store: ObjectStore, folder: Path, *, url: str) -> RemoteH
         if not _has_recorded(history) and history.manifests != seen:
             seen = history.manifests
             if attempts_left:
-                continue  # the copy was made since the listing; the same manifest once more says that it is not there
+                continue  # the copy is newer than the listing; if the same manifest comes again, the copy is missing
         try:
             await _fetch_copies(store, history)
         except ObjectNotFoundError:
@@ -293,7 +293,7 @@ async def _manifest(store: ObjectStore, container: int, *, url: str) -> Manifest
 
 
 def _has_recorded(history: RemoteHistory) -> bool:
-    """Return whether the copies that manifests name have been listed whole."""
+    """Return whether all parts of the copies that manifests name were listed."""
     return all(
         copy.name in (whole.name for whole in whole_copies(history.parts(number)))
         for number in history.manifests
@@ -302,12 +302,12 @@ def _has_recorded(history: RemoteHistory) -> bool:
 
 
 async def _fetch_copies(store: ObjectStore, history: RemoteHistory) -> None:
-    """Make the files of a folder those of the copies that were listed."""
+    """Update the files of a folder to the listed copies."""
     parts = {
         history.folder / scope_of(number) / part.name: (f"{scope_of(number)}{part.name}", part.size)
         for number in history.containers
         for part in history.parts(number)
-        if parse_part_name(part.name)  # anything can be in a store, also names that lead out of the folder
+        if parse_part_name(part.name)  # a store may contain any names, even those that lead out of the folder
     }
     for path in history.folder.glob(f"*/{CHECKPOINT_PREFIX}*{CHUNK_SUFFIX}"):
         if path not in parts:
@@ -322,8 +322,8 @@ def fetch(store: str, name: str, target: Path) -> None:
     """Write an object of a store to a file. Blocks.
 
     Raises:
-        ChunkNotFoundError: there is none of that name.
-        StorageError: the store does not answer, or does not let us in.
+        ChunkNotFoundError: the object does not exist.
+        StorageError: the store does not answer, or denies access.
     """
 
     async def run() -> bytes:
@@ -331,7 +331,7 @@ def fetch(store: str, name: str, target: Path) -> None:
             try:
                 return (await opened.get(name)).content
             except ObjectNotFoundError as error:
-                raise ChunkNotFoundError("no such object", subject=name) from error
+                raise ChunkNotFoundError("the object does not exist", subject=name) from error
 
     _write(target, asyncio.run(run()))
 

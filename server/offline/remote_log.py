@@ -15,17 +15,17 @@ PASSES_COUNT_MAX: Final = 5
 def read_remote_log(
     url: str, manifest: Manifest, *, owner: LogOwner | None, from_sequence: int, accepted: AcceptedLoss
 ) -> tuple[ObjectRecovery, list[RecoveredBatch | Damage]]:
-    """Return a log as it is now, all of it in memory, and how reading it ended. Nothing is closed or deleted. Blocks.
+    """Return the current log, all of it in memory, and its report. Nothing is closed or deleted. Blocks.
 
-    A server deletes what is not needed any more, as its manifest says first. So what is missing counts as damage only
-    if the manifest says afterwards that it is needed.
+    A server deletes batches that are no longer needed, after it has recorded that in its manifest. So a missing batch
+    counts as damage only if a manifest that is read afterwards still needs it.
 
     Args:
-        manifest: says where the log is, as far as is known.
+        manifest: gives the place of the log, as far as is known.
         from_sequence, accepted: as of `Log.recover`.
 
     Raises:
-        FolderVersionError: it is the log of another server, or another version wrote it.
+        FolderVersionError: the log belongs to another server, or was written by another version.
         StorageError: the store does not answer.
     """
 
@@ -33,7 +33,7 @@ def read_remote_log(
         async with opened_store(url) as store:
             for _ in range(PASSES_COUNT_MAX):
                 assert manifest.log is not None
-                # Before the log is read: a server acknowledges nothing that is not in the store yet.
+                # Before the log is read: a server acknowledges only batches that are in the store.
                 acknowledged = manifest.log.acknowledged
                 if manifest.owner is not None:
                     acknowledged = max(acknowledged, await read_acknowledged(store, manifest.owner))

@@ -1,4 +1,4 @@
-"""Repair of a log: what it has lost or contradicts, and what accepting that changes."""
+"""Repair of a log: its losses and contradictions, and the effect of accepting them."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,10 +33,11 @@ class ContainerRepair:
     """Losses and contradictions of the log of one container.
 
     Attributes:
-        manifest: why its manifest cannot be used, None if it can; then the rest is not known.
+        manifest: why its manifest cannot be used, None if it can; otherwise the rest is unknown.
         loss: what the log has lost.
-        plan: what accepting changes, None if there is nothing to accept; names what the log contradicts.
-        is_accepted: whether that has been accepted now.
+        plan: the changes of accepting the loss, None if there is nothing to accept; names the contradictions of the
+            log.
+        is_accepted: whether the loss has just been accepted.
     """
 
     container: int
@@ -47,22 +48,22 @@ class ContainerRepair:
 
     @property
     def is_lost(self) -> bool:
-        """Whether there is anything for an operator to accept."""
+        """Whether an operator has anything to accept."""
         return self.manifest is not None or self.plan is not None
 
 
 def repair(folder: Path | None = None, *, store: str = "", accept_loss: bool = False) -> Iterator[ContainerRepair]:
-    """Yield what the log of each container has lost or contradicts, after accepting it if that is asked for. Blocks.
+    """Yield the losses and contradictions of each container's log, after accepting them if requested. Blocks.
 
     Args:
         folder: of a server that is not running; None if the log is in the store.
         store: URL of the store with the log; not for a folder, which names its own.
-        accept_loss: give up what is lost, so that a server stores again. Without it, nothing is changed.
+        accept_loss: accept the loss, so that the container is writable again. Without it, nothing is changed.
 
     Raises:
         ConfigurationError: the log is elsewhere.
         OwnedElsewhereError: another server has claimed the container.
-        ServerError: accepting failed; calling again tells what is left to do.
+        ServerError: accepting failed; calling again shows the remaining losses.
     """
     if folder is None:
         found = _examine_store(store)
@@ -81,7 +82,7 @@ def repair(folder: Path | None = None, *, store: str = "", accept_loss: bool = F
 
 
 def _examine_folder(data_dir: Path) -> Iterator[ContainerRepair]:
-    """Yield what the containers of a folder have lost, and what accepting it changes; changes nothing."""
+    """Yield the losses of the containers of a folder, and the changes of accepting them; changes nothing."""
     server_id, store = read_identity(OsFileSystem(), data_dir).server_id, store_of(data_dir)
     with ExitStack() as stack:
         history = stack.enter_context(remote_history(store)) if store else None
@@ -98,15 +99,15 @@ def _examine_folder(data_dir: Path) -> Iterator[ContainerRepair]:
 
 
 def _examine_store(url: str) -> ContainerRepair:
-    """Return what the log in a store has lost, and what accepting it changes; changes nothing."""
+    """Return the loss of the log in a store, and the changes of accepting it; changes nothing."""
     with remote_history(url) as history:
         manifest = history.manifest(CONTAINER)
         if (manifest is None and CONTAINER not in history.logs) or (manifest is not None and manifest.log is None):
-            raise ConfigurationError("no log is in this store; name the data folder of its server", subject=url)
+            raise ConfigurationError("this store has no log; pass the data folder of its server", subject=url)
         if manifest is None:
             error = history.manifests.get(CONTAINER)
             assert not isinstance(error, Manifest)
-            # Without the manifest, nothing shows which objects of the log are needed.
+            # Without the manifest it is unknown which objects of the log are needed.
             what = f"{manifest_key(CONTAINER)} {error.message if error else 'is missing'}"
             return ContainerRepair(container=CONTAINER, manifest=what)
         with survey(container_of_store(history, CONTAINER)) as container:
@@ -114,10 +115,10 @@ def _examine_store(url: str) -> ContainerRepair:
 
 
 def _examine(container: OfflineContainer, *, store: str) -> ContainerRepair:
-    """Return what the log of a container has lost.
+    """Return the loss of the log of a container.
 
     Args:
-        store: URL of the store that has its chunks; empty if these are in the folder.
+        store: URL of the store with its chunks; empty if they are in the folder.
     """
     if container.log_error:
         raise StorageError(f"the log cannot be read: {container.log_error}", subject=store or str(container.log_folder))
@@ -137,7 +138,7 @@ async def _plan(container: OfflineContainer, *, store: str) -> AcceptancePlan:
 
 
 async def _accept(data_dir: Path, number: int, *, store: str) -> None:
-    """Accept what the log of a container in a folder has lost, if the folder still has the container."""
+    """Accept the loss of a container's log in a folder, if the folder still owns the container."""
     manifest = None
     if store:
         async with opened_store(store) as opened:
@@ -148,7 +149,7 @@ async def _accept(data_dir: Path, number: int, *, store: str) -> None:
 
 
 def _refuse_remote_log(manifest: Manifest | None, *, subject: str) -> None:
-    """Raise if the log of a container is in the object store: its folder has nothing to be repaired.
+    """Raise if the log of a container is in the object store: its folder has nothing to repair.
 
     Raises:
         ConfigurationError: says what to do.
@@ -161,20 +162,20 @@ def _refuse_remote_log(manifest: Manifest | None, *, subject: str) -> None:
 
 
 def _check_claimed(folder: Path, manifest: Manifest | None) -> None:
-    """Raise if another server has had a container since its folder was used: what is in that was superseded.
+    """Raise if another server has owned a container since its folder was used: the data in it are superseded.
 
-    A copy of the other server would be taken as newer, and the log of the folder replayed over it.
+    A copy of the other server would be treated as newer, and the log of the folder replayed over it.
 
     Raises:
         OwnedElsewhereError: names the other server.
-        ConfigurationError: the folder does not tell what it has claimed.
+        ConfigurationError: the folder does not show what it has claimed.
     """
     if manifest is None:
         return
     claim = read_folder_claim(OsFileSystem(), folder)
     if claim is None or not claim.knows(manifest.claim_id):
         raise OwnedElsewhereError(
-            f"was claimed by {manifest.claimant} at {manifest.claimant.since}: what is in this folder has been "
-            "superseded, and is left as it is",
+            f"was claimed by {manifest.claimant} at {manifest.claimant.since}: the data in this folder are "
+            "superseded, and stay unchanged",
             subject=str(folder),
         )

@@ -14,7 +14,7 @@ class Section:
     """A table of a report. In JSON it is a list of objects under `name`.
 
     Attributes:
-        omitted: rows that were left out, because of a limit.
+        omitted: rows that were left out because of a limit.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Section:
 
 @dataclass(slots=True)
 class Report:
-    """What a command found out.
+    """The result of an inspection.
 
     Attributes:
         limit: most rows of a table, 0 for all.
@@ -36,9 +36,9 @@ class Report:
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     sections: list[Section] = field(default_factory=list)
-    # What is wrong, a sentence each.
+    # Problems, a sentence each.
     problems: list[str] = field(default_factory=list)
-    # What else a person should know.
+    # Further facts for people.
     notes: list[str] = field(default_factory=list)
     limit: int = 0
 
@@ -48,7 +48,7 @@ class Report:
         self.sections.append(Section(name, title, columns, kept, len(rows) - len(kept)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as values that JSON knows; bytes become hexadecimal text."""
+        """Return the report as JSON values; bytes become hexadecimal text."""
         document: dict[str, Any] = {"kind": self.kind, "path": self.path}
         document |= {name: json_value(value) for name, value in self.facts.items()}
         for section in self.sections:
@@ -62,7 +62,7 @@ class Report:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON knows it."""
+    """Return a value as a JSON value."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, Mapping):
@@ -75,7 +75,7 @@ def json_value(value: Any) -> Any:
 
 
 def shown(name: str, value: Any) -> Any:
-    """Return a value as a person reads it; its name says what it is."""
+    """Return a value formatted for people; its name gives its unit."""
     if name.endswith("_us") and isinstance(value, int):
         return f"{value} ({time_text(value)})" if value else str(value)
     if (name.endswith("checksum") or name == "salt") and isinstance(value, int):

@@ -1,4 +1,4 @@
-"""A new data folder for a server whose history is in an object store, and whose machine is gone."""
+"""Creates a new data folder for a server whose machine is lost and whose history is in an object store."""
 
 import asyncio
 import shutil
@@ -25,10 +25,10 @@ from .remote_history import RemoteHistory, opened_store, remote_history
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """A data folder that was made from a store.
+    """A data folder that was created from a store.
 
     Attributes:
-        manifests: of its containers, by number, as far as they have one.
+        manifests: of its containers, by number, for those that have one.
     """
 
     server_id: UUID
@@ -38,7 +38,7 @@ class Restoration:
 
 @dataclass(frozen=True, slots=True)
 class LastOwner:
-    """The last owner of a container, and whether it lives."""
+    """The last owner of a container, and whether it is alive."""
 
     claimed_by: str
     since: str
@@ -47,7 +47,9 @@ class LastOwner:
 
 
 def restore(data_dir: Path, url: str) -> Restoration:
-    """Make a data folder from a store, and accept what was only in the log. Changes nothing in the store. Blocks.
+    """Create a data folder from a store, and accept the loss of events that were only in the log. Blocks.
+
+    The store is not changed.
 
     Raises:
         ConfigurationError: the folder is in use, or the store has nothing to restore.
@@ -65,7 +67,7 @@ def restore(data_dir: Path, url: str) -> Restoration:
 
 
 def _refuse_remote_log(manifest: Manifest | None, data_dir: Path, *, url: str) -> None:
-    """Raise if the log is in the store, too: then there is nothing to be restored."""
+    """Raise if the log is in the store, too: then nothing has to be restored."""
     if manifest is not None and manifest.log is not None:
         raise ConfigurationError(
             "its log is in the store, too, so nothing has to be restored: start a server in a new folder with "
@@ -75,7 +77,7 @@ def _refuse_remote_log(manifest: Manifest | None, data_dir: Path, *, url: str) -
 
 
 def last_owner(url: str, manifest: Manifest) -> LastOwner:
-    """Return who has claimed a container, and whether it lives; takes as long as its lease may be silent. Blocks."""
+    """Return the claimant of a container, and whether it is alive; takes up to the length of its lease. Blocks."""
 
     async def life() -> Life:
         async with opened_store(url) as store:
@@ -84,15 +86,15 @@ def last_owner(url: str, manifest: Manifest) -> LastOwner:
     try:
         found = asyncio.run(life())
     except StorageError:
-        found = Life.UNKNOWN  # the folder is whole, and the start asks again
+        found = Life.UNKNOWN  # the folder is complete, and the next start checks again
     return LastOwner(str(manifest.claimant), manifest.claimant.since, manifest.epoch, found)
 
 
 def _owner(history: RemoteHistory) -> UUID:
-    """Return the id of the server that a history is of, as a manifest says, or the newest good copy of a checkpoint.
+    """Return the server that owns a history, from a manifest, or from the newest sound copy of a checkpoint.
 
     Raises:
-        ManifestUnreadableError: a manifest does not tell which copy counts.
+        ManifestUnreadableError: no manifest shows which copy is current.
         ConfigurationError: there is no copy.
     """
     for found in history.manifests.values():
@@ -108,24 +110,24 @@ def _owner(history: RemoteHistory) -> UUID:
             try:
                 decode_part_header(header, name=name, owner=None)
             except ServerError:
-                continue  # the server takes an older one, too
+                continue  # the server falls back to an older one, too
             return UUID(bytes=values_of(read_fields(CopyPartHeader, header, offset=0))["server_id"])
     raise ConfigurationError("has no copy of a checkpoint, so nothing can be restored from it", subject=history.url)
 
 
 def _contents(data_dir: Path) -> list[Path]:
-    """Return what is in a folder besides what a fresh file system has."""
+    """Return the entries of a folder, without those of a fresh file system."""
     return [path for path in data_dir.iterdir() if path.name not in IGNORED_NAMES]
 
 
 def _restore(data_dir: Path, history: RemoteHistory, server_id: UUID) -> list[RecoveredContainer]:
     was_there = data_dir.exists()
     files = OsFileSystem()
-    # It was empty before the download, which takes a while: a server may have started in it since.
+    # The folder was empty before the download, which takes a while: a server may have started in it since.
     if files.exists(data_dir / IDENTITY_NAME):
         user = read_identity(files, data_dir).server_id
         raise ConfigurationError(
-            f"was used by server {user} meanwhile; restore into a folder of its own", subject=str(data_dir)
+            f"was used by server {user} meanwhile; restore into another folder", subject=str(data_dir)
         )
     with closing(open_folder(files, data_dir, store=history.url, server_id=server_id).lock):
         try:
@@ -147,7 +149,7 @@ def _restore_container(data_dir: Path, history: RemoteHistory, number: int) -> R
 
 
 def _remove(data_dir: Path, *, was_there: bool) -> None:
-    """Remove what was made in a folder that was empty, and the folder if it was made, too."""
+    """Remove what was created in an empty folder, and the folder if it was created, too."""
     if not was_there:
         shutil.rmtree(data_dir, ignore_errors=True)
         return

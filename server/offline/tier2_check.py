@@ -1,7 +1,8 @@
-"""Checks what containers have in tier 2: every byte of it, and whether it is all that their checkpoints refer to.
+"""Checks tier 2 of containers: every byte of it, and that it has everything that their checkpoints refer to.
 
 In an object store that a server uses meanwhile, a chunk to which a copy of the checkpoint refers may be deleted as soon
-as a newer copy counts. So a missing chunk is no finding yet: the caller finds out whether the copy still counts.
+as a newer copy is current. So a missing chunk is not a finding yet: the caller finds out whether the copy is still
+current.
 """
 
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -36,22 +37,22 @@ class Tier2Check:
     """A check of tier 2, which may be repeated; a chunk found sound is not read again, as it never changes.
 
     Args:
-        folder: the data folder, or where an object store's copies have been fetched to.
+        folder: the data folder, or the folder to which an object store's copies were fetched.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Hashes of names and what was said of them: there may be millions.
+        # Hashes of names and of their records: there may be millions.
         self._sound: set[int] = set()
 
     def run(self, found: list[OfflineContainer], *, history: RemoteHistory | None) -> Iterator[Item]:
-        """Check what containers have in tier 2, and hold their segments against it. Blocks.
+        """Check tier 2 of containers, and compare their segments with it. Blocks.
 
         Args:
-            history: what is in the object store that has tier 2; None if that is in the folder.
+            history: content of the object store that has tier 2; None if tier 2 is in the folder.
 
         Raises:
-            StorageError: the store does not answer, or does not let us in.
+            StorageError: the store does not answer, or denies access.
         """
         return iterated(self._check(found, history))
 
@@ -70,7 +71,7 @@ class Tier2Check:
     async def _check_scope(
         self, container: OfflineContainer, storage: ChunkStorage, listed: Iterable[ChunkInfo]
     ) -> AsyncIterator[Item]:
-        """Check what one container has in tier 2, and hold its segments against it."""
+        """Check tier 2 of one container, and compare its segments with it."""
         scope = scope_of(container.number)
         scoped = ScopedStorage(storage, scope)
         inside = [ChunkInfo(each.name.removeprefix(scope), each.size) for each in listed if each.name.startswith(scope)]
@@ -83,7 +84,7 @@ class Tier2Check:
         for segment in container.state.segments.values() if container.is_known else ():
             for record in segment.chunks:
                 lost = range_text(segment, record.start_offset, record.end_offset)
-                chunk = orphans.pop(record.name, None)  # None, too, if another segment has been checked with it
+                chunk = orphans.pop(record.name, None)  # Also None if another segment has been checked with it.
                 if chunk is not None:
                     items = await self._chunk_items(container, scoped, chunk, record=record, lost=lost)
                     if items is None:
@@ -96,8 +97,8 @@ class Tier2Check:
                 yield item
         if not container.is_known:
             yield Note(
-                f"{relative_name(container.folder, self._folder)}: segments were not held against chunks and log, "
-                "since what they should hold is not known"
+                f"{relative_name(container.folder, self._folder)}: segments were not compared with chunks and log, "
+                "because their expected content is unknown"
             )
         orphans_count = 0
         for chunk in orphans.values():
@@ -124,7 +125,7 @@ class Tier2Check:
         record: ChunkRecord | None = None,
         lost: str = "",
     ) -> list[Item] | None:
-        """Return what a check of a listed chunk yields; None if the chunk is not there any more."""
+        """Return the items of the check of a listed chunk; None if the chunk was deleted meanwhile."""
         items: list[Item] = [Checked(chunks=1, chunk_bytes=chunk.size)]
         identity = hash((container.number, chunk, record))
         if identity in self._sound:
@@ -146,16 +147,16 @@ async def check_chunk(
     record: ChunkRecord | None = None,
     lost: str = "",
 ) -> AsyncIterator[Finding]:
-    """Check every byte of a chunk, and that it is the one that its name and the checkpoint mean.
+    """Check every byte of a chunk, and that it is the one that its name and the checkpoint refer to.
 
     Args:
         storage: the scope of the container.
-        record: what the checkpoint says of the chunk; None if no segment refers to it.
-        lost: what it means if it is another chunk.
+        record: the checkpoint's record of the chunk; None if no segment refers to it.
+        lost: the affected ranges if it is another chunk.
 
     Raises:
-        ChunkNotFoundError: it is not there.
-        StoreUnavailableError, StoreRefusedError: that says nothing of the chunk.
+        ChunkNotFoundError: it is missing.
+        StoreUnavailableError, StoreRefusedError: the chunk could not be checked.
     """
     file = f"{container.scope}{chunk.name}"
     try:
@@ -169,7 +170,7 @@ async def check_chunk(
 
 
 def _check_copies(container: OfflineContainer, parts: list[ChunkInfo]) -> Iterator[Item]:
-    """Check every byte of the copies of the checkpoint, and that each is the one that its name says."""
+    """Check every byte of the copies of the checkpoint, and that each is the one in its name."""
     copies = whole_copies(parts)
     for copy in copies:
         try:
@@ -182,7 +183,7 @@ def _check_copies(container: OfflineContainer, parts: list[ChunkInfo]) -> Iterat
     whole = {part.name for copy in copies for part in copy.parts}
     for part in parts:
         if parse_part_name(part.name) is None:
-            yield Finding(f"{container.scope}{part.name}", "the name is not that of a part of a copy of the checkpoint")
+            yield Finding(f"{container.scope}{part.name}", "the name is not that of a part of a checkpoint copy")
         elif part.name not in whole:
             yield Note(
                 f"{container.scope}{part.name}: other parts of this copy of the checkpoint are missing; a crash can "
@@ -192,12 +193,12 @@ def _check_copies(container: OfflineContainer, parts: list[ChunkInfo]) -> Iterat
     if not copies and (log_file_number(first) or 1) > 1:
         yield Finding(
             f"{container.scope}{CHECKPOINT_PREFIX.rstrip('/')}",
-            f"no copy of the checkpoint is there, though the log was recycled: it starts with {first}",
+            f"no copy of the checkpoint exists, although the log was recycled: it starts with {first}",
         )
 
 
 def _cross_check(segment: Segment, found: OfflineContainer, chunks: dict[str, ChunkInfo]) -> Iterator[Item]:
-    """Check that each byte of a segment is in a chunk, or in the log; whether the chunks exist is checked elsewhere."""
+    """Check that each byte of a segment is in a chunk, or in the log; the existence of chunks is checked elsewhere."""
     present = logged_ranges(segment)
     for record in segment.chunks:
         chunk = chunks.get(record.name)
@@ -206,32 +207,32 @@ def _cross_check(segment: Segment, found: OfflineContainer, chunks: dict[str, Ch
         if chunk is not None and chunk.size != record.size:
             what = f"has {chunk.size} bytes, the checkpoint says {record.size}"
             yield Finding(file, what, offset=min(chunk.size, record.size), lost=lost)
-        # What is wrong with a chunk, or that it is missing, is told by itself; the bytes are accounted for.
+        # A damaged or missing chunk is reported separately; its bytes are accounted for.
         present.append((record.start_offset, record.end_offset))
     for damage in found.known_damages.get(segment.segment_id, ()):
         present.append((damage.start, damage.end))
         lost = range_text(segment, damage.start, damage.end)
         if damage.source == ACCEPTED_SOURCE:
-            yield Note(f"{lost} were given up: {damage.source}")
+            yield Note(f"the loss of {lost} was accepted: {damage.source}")
             continue
-        what = "was found damaged by a server, which refuses these bytes since"
+        what = "was found damaged by a server, which rejects reads of these bytes"
         yield Finding(damage.source, what, size=damage.end - damage.start, lost=lost)
     present += _told_ranges(segment.segment_id, found)
-    # Bytes of a merged segment stay with the source, which is checked by itself, until a flush copies them.
+    # Bytes of a merged segment stay with the source, which is checked separately, until a flush copies them.
     links = [other.link for other in found.state.merged.values() if other.link is not None]
     present += [(link.offset, link.end) for link in links if link.target_id == segment.segment_id]
     known_end = segment.length if found.has_log else segment.flushed_offset
     for start, end in missing_ranges(segment.start_offset, known_end, present):
         yield Finding(
             relative_name(found.folder, found.folder.parent.parent),
-            "neither a chunk nor the log holds these bytes",
+            "these bytes are neither in a chunk nor in the log",
             size=end - start,
             lost=range_text(segment, start, end),
         )
 
 
 def _told_ranges(segment_id: int, found: OfflineContainer) -> Iterable[tuple[int, int]]:
-    """Return what is known as lost from the log; it was told with its place there."""
+    """Return the ranges that the log is known to have lost; they were reported with their place there."""
     damages = found.report.damages if found.report else ()
     return [
         (offset, offset + size)

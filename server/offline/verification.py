@@ -1,10 +1,10 @@
-"""Checks whether a data folder or an object store still holds everything that was acknowledged.
+"""Checks whether a data folder or an object store still contains everything that was acknowledged.
 
-Walked are: the identity; the checkpoint, row by row; every batch of the log, with its chain; every page, index and
-summary of every chunk; every copy of the checkpoint in tier 2. Then the parts are compared with one another: each byte
-of each segment must be in a chunk or in the log, and each chunk must be what its name and the checkpoint say.
+The check reads the identity; the checkpoint, row by row; every batch of the log, with its chain; every page, index and
+summary of every chunk; every copy of the checkpoint in tier 2. Then it compares the parts: each byte of each segment
+must be in a chunk or in the log, and each chunk must be the one that its name and the checkpoint refer to.
 
-Checks yield what they find as soon as it is known; `Verification.of` sums it up.
+Checks yield findings as soon as they are known; `Verification.of` sums them up.
 """
 
 from collections.abc import Generator, Iterable, Iterator
@@ -37,19 +37,19 @@ from .remote_history import RemoteHistory, refreshed, remote_history, store_of
 from .tier2_check import Tier2Check
 
 PASSES_COUNT_MAX: Final = 5
-"""How often a store that changes meanwhile is gone through; only the first time takes long."""
+"""Passes over a store that changes meanwhile; only the first one takes long."""
 
 
 def verify(folder: Path | None = None, *, store: str = "") -> Generator[Item]:
     """Check every byte of a data folder that no server uses, or of an object store. Changes nothing. Blocks.
 
     Args:
-        folder: None for the store alone: what could be restored from it; a server may use it meanwhile.
-        store: URL of the store that has the history; empty for the one that the folder names, if any.
+        folder: None for the store alone, to see what could be restored from it; a server may use the store meanwhile.
+        store: URL of the store with the history; empty for the one that the folder names, if any.
 
     Raises:
         FolderLockedError: a server runs on the folder.
-        FolderVersionError: another version wrote it.
+        FolderVersionError: the folder was written by another version.
         ConfigurationError: it is not a data folder.
         StorageError: the store does not answer.
     """
@@ -67,7 +67,7 @@ def verify(folder: Path | None = None, *, store: str = "") -> Generator[Item]:
 
 
 def _bytes_to_read(folder: Path | None, history: RemoteHistory | None) -> int:
-    """Return how many bytes `verify` goes through."""
+    """Return the number of bytes that `verify` reads."""
     folders = container_folders(folder) if folder is not None else []
     logs = sum(path.stat().st_size for container in folders for path in log_files(container))
     if history is not None:
@@ -80,7 +80,7 @@ def verify_folder(folder: Path, *, history: RemoteHistory | None = None) -> Iter
     """Check a data folder whose history has been read already, see `verify`.
 
     Args:
-        history: what is in the object store that has tier 2; None if that is in the folder.
+        history: content of the object store that has tier 2; None if tier 2 is in the folder.
     """
     server_id = None
     try:
@@ -97,10 +97,10 @@ def verify_folder(folder: Path, *, history: RemoteHistory | None = None) -> Iter
 def verify_history(history: RemoteHistory) -> Iterator[Item]:
     """Check an object store that has been listed already, without the data folder, see `verify`.
 
-    What was only in the log when the newest copy of the checkpoint was made is told in a note.
+    Events that were only in the log when the newest copy of the checkpoint was made are reported in a note.
 
-    A server may use the store meanwhile. It deletes a chunk when a copy counts that does not refer to it. So a chunk is
-    missing if the copy that was checked still counts afterwards, or if the next one refers to it, too.
+    A server may use the store meanwhile. It deletes a chunk when a copy is current that does not refer to it. So a
+    chunk counts as missing if the checked copy is still current afterwards, or if the next one refers to it, too.
     """
     check = Tier2Check(history.folder)
     missing_before: set[str] = set()
@@ -123,7 +123,7 @@ def verify_history(history: RemoteHistory) -> Iterator[Item]:
             items = [item for item in items if not (isinstance(item, MissingChunk) and item.file in doubtful)]
             text = (
                 f"{count_text(len(doubtful), 'chunk')} were deleted before they could be checked, since a server "
-                f"changed the store during each of {PASSES_COUNT_MAX} checks; check again when it has less to do"
+                f"changed the store during each of {PASSES_COUNT_MAX} checks; check again when it is less busy"
             )
             items.append(Note(text))
             break
@@ -132,7 +132,7 @@ def verify_history(history: RemoteHistory) -> Iterator[Item]:
 
 
 def _missing_last(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the same items, those about missing chunks after all others."""
+    """Yield the same items, missing chunks last."""
     missing = []
     for item in items:
         if isinstance(item, MissingChunk):
@@ -164,7 +164,7 @@ def _verify_once(
 
 
 def _judge_container(found: OfflineContainer) -> Iterator[Item]:
-    """Judge what was read of a container: manifest, claim, checkpoint and log."""
+    """Check the parts of a container: manifest, claim, checkpoint and log."""
     yield Checked(containers=1, segments=len(found.state.segments))
     if found.history is not None:
         yield from _judge_manifest(found, found.history)
@@ -179,22 +179,22 @@ def _judge_container(found: OfflineContainer) -> Iterator[Item]:
 
 
 def _judge_manifest(found: OfflineContainer, history: RemoteHistory) -> Iterator[Item]:
-    """Check that the manifest of a container can be read, and that the copy is there that it names."""
+    """Check that the manifest of a container is readable, and that the copy that it names exists."""
     number = found.number
     file = f"{history.url}/{manifest_key(number)}"
     if isinstance(error := history.manifests.get(number), ManifestUnreadableError):
         yield Finding(file, error.message)
     elif error is None and number in history.logs:
-        yield Finding(file, "is missing, and the container has a log: the next start rebuilds it from that")
+        yield Finding(file, "is missing, but the container has a log: the next start rebuilds it from the log")
     recorded = history.recorded(number)
     if recorded and recorded.name not in (copy.name for copy in whole_copies(history.parts(number))):
-        yield Finding(file, f"names {recorded.name}, of which not all parts are there")
+        yield Finding(file, f"names {recorded.name}, some parts of which are missing")
 
 
 def _judge_claim(found: OfflineContainer, history: RemoteHistory) -> Iterator[Item]:
-    """Check what a start does: that the claim in the manifest was made by this folder, and from the copy that counts.
+    """Check, like a start, that the claim in the manifest was made by this folder, from the current copy.
 
-    Else what is in the folder has been superseded.
+    Otherwise the data in the folder are superseded.
     """
     if isinstance(history.manifests.get(found.number), ManifestUnreadableError):
         return
@@ -208,28 +208,28 @@ def _judge_claim(found: OfflineContainer, history: RemoteHistory) -> Iterator[It
     if manifest is None:
         if claim is not None and claim.claimed is not None:
             yield Finding(
-                file, f"{history.url} holds no {manifest_key(found.number)}, though this folder has claimed it"
+                file, f"{history.url} contains no {manifest_key(found.number)}, although this folder has claimed it"
             )
         return
     if manifest.log is not None:
         if claim is None or not claim.knows(manifest.claim_id):
             yield Note(
                 f"{file}: container {found.number} was claimed by {manifest.claimant} at {manifest.claimant.since}; a "
-                "start discards the checkpoint in this folder, and continues with what is in the store"
+                "start discards the checkpoint in this folder, and continues with the data in the store"
             )
     elif claim is None or not claim.knows(manifest.claim_id):
         yield Finding(
             file,
-            f"container {found.number} was claimed by {manifest.claimant} at {manifest.claimant.since}: what is in "
-            "this folder has been superseded",
+            f"container {found.number} was claimed by {manifest.claimant} at {manifest.claimant.since}: the data in "
+            "this folder are superseded",
         )
     elif claim.restored_from is not None and claim.claimed == manifest.claim_id:
         name = manifest.checkpoint.name if manifest.checkpoint else ""
         if claim.restored_from != name:
             yield Finding(
                 file,
-                f"container {found.number} was restored from {claim.restored_from or 'nothing'}, and its history is at "
-                f"{name or 'nothing'} now: what is in this folder has been superseded",
+                f"container {found.number} was restored from {claim.restored_from or 'nothing'}, but its history is at "
+                f"{name or 'nothing'} now: the data in this folder are superseded",
             )
 
 
@@ -245,7 +245,7 @@ def _judge_folder(found: OfflineContainer) -> Iterator[Item]:
         when = "the next start" if found.starts else "a start without this file"
         yield Note(f"{checkpoint_name}: {when} restores it from {found.scope}{found.copy.name}")
     for path in sorted(found.folder.glob("*.older-*")):
-        yield Note(f"{relative_name(path, folder)}: was set aside by a server, since a copy of it was newer")
+        yield Note(f"{relative_name(path, folder)}: was set aside by a server, because a copy was newer")
     for path in sorted(found.folder.rglob("*.damaged*")):
         yield Finding(relative_name(path, folder), "was set aside as damaged by a server", size=path.stat().st_size)
     remote_name = f"{found.scope}{LOG_PREFIX}"
@@ -259,12 +259,12 @@ def _judge_folder(found: OfflineContainer) -> Iterator[Item]:
     if found.report is not None and found.checkpoint is None and found.report.first_sequence > 1:
         yield Finding(
             checkpoint_name,
-            f"there is no checkpoint that can be read, and the log starts at sequence {found.report.first_sequence}",
+            f"no checkpoint can be read, and the log starts at sequence {found.report.first_sequence}",
         )
 
 
 def _judge_log(found: OfflineContainer, *, name: str) -> Iterator[Item]:
-    """Take over what was found about the log, which has a name that ends with a slash."""
+    """Report the findings of reading the log, whose name ends with a slash."""
     log_name = name.removesuffix("/")
     if found.log_error:
         yield Finding(log_name, f"the log cannot be read: {found.log_error}")
@@ -285,22 +285,22 @@ def _judge_log(found: OfflineContainer, *, name: str) -> Iterator[Item]:
     if report.ending is Ending.TORN:
         yield Note(
             f"{log_name}: ends in an incomplete batch of {count_text(report.torn_bytes, 'byte')}, which was never "
-            "acknowledged; the next start cuts it"
+            "acknowledged; the next start truncates it"
         )
     if found.loss is not None:
-        yield Finding(log_name, f"{found.loss}; a server stores nothing until {found.loss.remedy}")
+        yield Finding(log_name, f"{found.loss}; the container is read-only until {found.loss.remedy}")
     if accepted := found.state.scalars.accepted.sequence:
-        yield Note(f"{log_name}: what the log has lost up to batch {accepted} was accepted by an operator")
+        yield Note(f"{log_name}: an operator has accepted the loss of the log up to batch {accepted}")
 
 
 def _judge_damages(found: OfflineContainer, *, file: str) -> Iterator[Item]:
-    """Name entities that the log contradicts: the checkpoint has those of a log that is recycled, or not there."""
+    """Name entities that the log contradicts, from the checkpoint if the log was recycled or is missing."""
     file = file.removesuffix("/")
     for entity in found.state.quarantine:
         if entity.accepted:
-            yield Note(f"{file}: {entity}; that was accepted by an operator")
+            yield Note(f"{file}: {entity}; an operator has accepted that")
         else:
-            yield Finding(file, f"{entity}; a server refuses it until `millrace repair` has accepted that")
+            yield Finding(file, f"{entity}; it is read-only until `millrace repair` accepts that")
 
 
 def _lost_runs(found: OfflineContainer, runs: Iterable[tuple[int, int, int]], *, is_complete: bool) -> str:
@@ -313,5 +313,5 @@ def _lost_runs(found: OfflineContainer, runs: Iterable[tuple[int, int, int]], *,
         else:
             texts.append(f"segment {segment_id} [{offset}, {offset + size})" if segment_id else "a record")
     if not is_complete:
-        texts.append("what it held is not known")
+        texts.append("its content is unknown")
     return ", ".join(texts)

@@ -113,7 +113,7 @@ def test_a_store_is_listed_with_its_chunks_and_copies(run: Run, served: Served) 
     assert all(any(key.startswith(copy["name"]) for key in keys) for copy in shown["copies"])
     assert "3 chunks" in run("inspect", "--store", served.bucket.url).out
     (owner,) = shown["owners"]
-    assert (owner["container"], owner["lease"], owner["problem"]) == (0, "given back", "")
+    assert (owner["container"], owner["lease"], owner["problem"]) == (0, "released", "")
     assert [copy["name"] for copy in shown["copies"] if copy["counts"]] == [f"c0000/{owner['copy']}"]
 
 
@@ -141,10 +141,10 @@ def test_a_damaged_name_of_the_server_is_named(run: Run, served: Served, tmp_pat
         (finding,) = outcome.json["findings"]
         assert (outcome.code, finding["file"]) == (1, f"{served.bucket.url}/cluster.json")
         assert "is damaged: it must be a JSON object" in finding["what"]
-        assert "the next start writes it again" in finding["what"]
+        assert "the next start rewrites it" in finding["what"]
     checks = run("doctor", tmp_path, "--seconds", 0.1, "--store", served.bucket.url, "--json").json["checks"]
     (check,) = [check for check in checks if check["name"] == "cluster.json"]
-    assert (check["verdict"], "the next start writes it again" in check["advice"]) == ("warning", True)
+    assert (check["verdict"], "the next start rewrites it" in check["advice"]) == ("warning", True)
 
 
 def test_a_missing_copy_that_counts_is_named(run: Run, served: Served) -> None:
@@ -201,7 +201,7 @@ def test_an_object_of_a_store_is_shown_like_a_file(run: Run, served: Served) -> 
     assert run("inspect", "--store", served.bucket.url, copy, "--json").json["kind"].startswith("part of a copy")
 
     missing = run("inspect", "--store", served.bucket.url, "c0000/segments/00/none.chunk")
-    assert (missing.code, "no such object" in missing.err) == (1, True)
+    assert (missing.code, "the object does not exist" in missing.err) == (1, True)
 
 
 def test_sound_stores_have_no_findings_with_the_folder_and_without(run: Run, served: Served) -> None:

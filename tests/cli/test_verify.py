@@ -222,7 +222,7 @@ def test_a_lost_newest_log_file_is_found(verify: Verify, killed_folder: Path) ->
     assert ("containers/0000/wal/wal-0000000000000001.log", "this file is missing, the newest of the log") in [
         (finding["file"], finding["what"]) for finding in findings
     ]
-    assert "what it held is not known" in findings[0]["lost"]
+    assert "its content is unknown" in findings[0]["lost"]
 
 
 def test_a_damaged_name_of_the_newest_log_file_is_found(verify: Verify, killed_folder: Path) -> None:
@@ -361,8 +361,8 @@ def test_producers_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Pat
     asyncio.run(fill(is_wrong=True))
     findings = [finding["what"] for finding in verify(tmp_path)]
     assert len(findings) == 3
-    assert "fenced runs that it cannot have" in findings[0]
-    assert "have one writer id, abfrage-7" in findings[1]
+    assert "has impossible fenced runs" in findings[0]
+    assert "have the same writer id, abfrage-7" in findings[1]
     assert "has committed 7 in no run" in findings[2]
 
 
@@ -436,7 +436,7 @@ def test_transactions_are_shown_and_checked(run: Run, verify: Verify, tmp_path: 
     whats = [finding["what"] for finding in verify(tmp_path)]
     assert len(whats) == 2
     assert any("transaction open has segment" in what for what in whats)
-    assert any("is a part of no transaction that is open" in what for what in whats)
+    assert any("is not a part of any open transaction" in what for what in whats)
 
 
 def test_internal_segments_are_shown_and_checked(run: Run, verify: Verify, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ WRONG: Final = (
     ("streams?limit=1&limit=2", 400, "once"),
     ("streams?since=1", 400, "prefix, contains, tag, after, limit"),
     ("streams?contains=%ff", 400, "UTF-8"),
-    ("server?verbose=1", 400, "there are none"),
+    ("server?verbose=1", 400, "it takes none"),
     (f"transactions?after={10**18 * 99}", 400, "from 0"),
     ("streams/shop/orders/events?from=yesterday", 400, "bookmark:NAME"),
     ("streams/shop/orders/events?from=bookmark:none", 400, "no bookmark 'none'"),

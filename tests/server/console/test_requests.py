@@ -24,7 +24,7 @@ def test_a_number_is_taken_and_its_default_where_there_is_none() -> None:
         ("a", "NAME=VALUE"),
         ("a=%ff", "UTF-8"),
         ("a=1&a=2", "give it once"),
-        ("c=1", "there are a, b"),
+        ("c=1", "it takes a, b"),
         ("%3Cb%3E=", "<b>"),
     ],
 )

@@ -62,7 +62,7 @@ async def test_the_fault_is_named_with_what_to_do(how: str, what: str) -> None:
     found = await owner_problem(memory, url=URL)
     assert found is not None
     assert found.what.startswith(what)
-    assert (found.is_rebuilt, found.advice) == (True, f"the next start writes it again, for server {SERVER_ID}")
+    assert (found.is_rebuilt, found.advice) == (True, f"the next start rewrites it, for server {SERVER_ID}")
 
     del memory.objects[MANIFEST]
     found = await owner_problem(memory, url=URL)
@@ -88,7 +88,7 @@ async def test_the_server_of_another_history_is_named() -> None:
     del memory.objects[OWNER_KEY]
     await claim(memory, StoreUrl.parse(URL), server_id=other, is_new=True)
     assert await owner_problem(memory, url=URL) == OwnerProblem(
-        f"names server {other}, and {MANIFEST} names {SERVER_ID}",
+        f"names server {other}, but {MANIFEST} names {SERVER_ID}",
         "no server starts with both: put back the right cluster.json",
     )
 

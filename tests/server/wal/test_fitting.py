@@ -55,7 +55,7 @@ def test_a_volume_of_64_mib_is_refused_and_the_error_names_what_would_fit() -> N
 
 def test_a_volume_on_which_no_settings_help_is_refused_without_any() -> None:
     for size in (1, 8):
-        with pytest.raises(NoSpaceError, match=rf"has room for {size}.0 MiB, .* Use a larger volume$"):
+        with pytest.raises(NoSpaceError, match=rf"has space for {size}.0 MiB, .* Use a larger volume$"):
             fitted(DEFAULT, volume(size * MIB), FOLDER, log_bytes=0)
 
 
