@@ -116,11 +116,40 @@ def with_examples_marked(lines: Sequence[str]) -> list[str]:
     return marked
 
 
+SUBJECTS: Final[dict[str, tuple[int, ...]]] = {
+    "Write-ahead log and recovery": (2, 26, 27, 31, 42, 64, 77),
+    "Log in an object store, ownership and failover": (59, 60, 61, 62, 63, 69, 78, 79),
+    "Checkpoint": (6, 15, 23, 24, 70),
+    "Tier 2, chunks and cache": (7, 9, 11, 20, 25, 29, 30, 43, 83, 86),
+    "Protocol and sessions": (1, 4, 5, 8, 18, 19, 21),
+    "Streams, scaling, retention and time": (12, 28, 37, 50, 57, 73, 75, 76, 85),
+    "Writers, sequences and exclusive writers": (14, 32, 34, 35, 40, 41),
+    "Transactions and producers": (39, 44, 45, 81),
+    "Limits and access": (33, 58, 71, 82),
+    "Clients": (16, 22, 36, 53, 65, 66, 80),
+    "Spark": (10, 13, 46, 47, 48, 67),
+    "Console, feeds and metrics": (49, 54, 55, 68, 84),
+    "Structure of the code": (3, 17, 51, 90, 91, 93),
+    "Tests and documentation": (38, 52, 56, 89, 94),
+}
+"""Decisions by subject. One that is in no subject is listed under the last heading."""
+
+
 def decisions() -> str:
-    """Return a list of links to the decisions, in their order."""
-    pages = sorted(PAGES.glob("decisions/0*.md"))
-    titles = {page.name: page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") for page in pages}
-    return "\n".join(f"- [{title}]({name})" for name, title in titles.items())
+    """Return links to the decisions by subject, each once."""
+    pages = {int(page.name[:4]): page for page in sorted(PAGES.glob("decisions/0*.md"))}
+    known = {number for numbers in SUBJECTS.values() for number in numbers}
+    sections = SUBJECTS | {"Others": tuple(number for number in pages if number not in known)}
+    return "\n\n".join(
+        "\n".join([f"## {subject}", "", *(_decision_link(pages[number]) for number in numbers)])
+        for subject, numbers in sections.items()
+        if numbers
+    )
+
+
+def _decision_link(page: Path) -> str:
+    title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return f"- [{title}]({page.name})"
 
 
 PARTS: Final[dict[str, Callable[[], str]]] = {
