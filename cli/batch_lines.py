@@ -1,8 +1,8 @@
 """Record batches of events as lines of bytes, for `millrace read` and `tail`.
 
-Lines are made by Arrow, a batch at a time: no event becomes an object of Python, but as JSON those that have headers,
-and those in a batch in which a value is not UTF-8. Needs pyarrow, which takes a
-moment to load, so this module is imported where events are printed.
+Arrow makes the lines, a batch at a time, without a Python object for each event. Exceptions are JSON of events with
+headers, and batches in which a value is not UTF-8. Needs pyarrow, which takes a moment to load, so this module is
+imported only where events are printed.
 """
 
 import json
@@ -21,7 +21,7 @@ STREAM: Final = "stream"
 
 
 def plain_lines(batch: pa.RecordBatch, *, with_keys: bool, with_names: bool) -> memoryview | bytes:
-    """Return the values, a line each; before a value, where they are asked for, its stream and its key, and tabs."""
+    """Return the values, a line each; optionally preceded by the stream and the key, with tabs."""
     columns: list[Any] = []
     if with_names and STREAM in batch.schema.names:
         columns.append(batch.column(STREAM).cast(pa.binary()))
@@ -29,12 +29,12 @@ def plain_lines(batch: pa.RecordBatch, *, with_keys: bool, with_names: bool) -> 
         columns.append(pc.fill_null(escape_keys(batch.column("key")), "").cast(pa.binary()))
     columns.append(batch.column("value"))
     joined = pc.binary_join_element_wise(*columns, b"\t") if len(columns) > 1 else columns[0]
-    # Joined with nothing by the end of a line, each value ends with one.
+    # Joined with an empty string and a line feed, each value ends with a line feed.
     return _content(pc.binary_join_element_wise(joined, b"", b"\n"))
 
 
 def json_lines(batch: pa.RecordBatch) -> bytes | memoryview:
-    """Return the events as JSON, an object a line, as `event_json` has it; with the stream, where it is named."""
+    """Return the events as JSON, an object a line, in the form of `event_json`; with the stream if known."""
     times = batch.column("timestamp").cast(pa.int64())
     pieces = ["{", _values(batch.column("value")), ',"key":', pc.fill_null(_quoted(batch.column("key")), "null")]
     pieces += [',"timestamp_us":', pc.fill_null(times.cast(pa.string()), "null")]
@@ -47,10 +47,10 @@ def json_lines(batch: pa.RecordBatch) -> bytes | memoryview:
 
 
 def _values(values: pa.BinaryArray) -> pa.StringArray:
-    """Return the member of each object that has the value."""
+    """Return the object member with the value, for each event."""
     try:
         return pc.binary_join_element_wise('"value":', _quoted(values.cast(pa.string())), "")
-    except pa.ArrowInvalid:  # some are not UTF-8
+    except pa.ArrowInvalid:  # some values are not UTF-8
         return pa.array([_dumped(value_json(value))[1:-1] for value in values.to_pylist()], pa.string())
 
 
@@ -61,7 +61,7 @@ def _headers(headers: pa.MapArray) -> "pa.StringArray | str":
 
 
 def _quoted(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts as JSON has them; none of those that are null."""
+    """Return texts as JSON strings; nulls stay null."""
     data = np.frombuffer(_content(texts), np.uint8)
     for code in [ord("\\"), ord('"'), *np.unique(data[data < ord(" ")]).tolist()]:
         if (data == code).any():
@@ -74,7 +74,7 @@ def _dumped(content: Any) -> str:
 
 
 def _content(texts: "pa.BinaryArray | pa.StringArray") -> memoryview | bytes:
-    """Return all that is in some texts, one after the other."""
+    """Return the concatenated bytes of texts."""
     _, offsets, data = texts.buffers()
     if data is None:
         return b""

@@ -1,4 +1,4 @@
-"""How a command reaches a server: the options that all of them share."""
+"""How commands reach a server: their common options."""
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,7 +31,7 @@ COMPLETED_COUNT_MAX: Final = 200
 
 
 def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
-    """Return the streams that begin with a text, for a shell that completes it; none where no server answers."""
+    """Return the streams that begin with a text, for shell completion; none if no server answers."""
     server = ServerTarget(**{option.name: context.params.get(option.name) for option in fields(ServerTarget)})
     timeout_s = min(server.timeout_s or COMPLETION_TIMEOUT_S, COMPLETION_TIMEOUT_S)
     options = ClientOptions(connect_timeout_s=timeout_s, request_timeout_s=timeout_s)
@@ -39,7 +39,7 @@ def complete_stream(context: typer.Context, incomplete: str) -> list[str]:
         with blocking.connect(server.address, token=server.token(), options=options) as client:
             return list(islice(client.list_streams(incomplete), COMPLETED_COUNT_MAX))
     except (MillraceError, OSError):
-        return []  # a shell has no place to say why
+        return []  # shell completion cannot report errors
 
 
 StreamArgument = Annotated[
@@ -54,7 +54,7 @@ StoreOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """The server that a command is for, from its options."""
+    """The server that a command uses, from its options."""
 
     address: Annotated[
         str | None,
@@ -62,7 +62,7 @@ class ServerTarget:
             "--address",
             "-a",
             metavar="HOST:PORT",
-            help="The server; or several addresses with commas between, which are tried in turn.",
+            help="The server; or several addresses, separated by commas, which are tried in turn.",
             show_default=f"${ADDRESS_VARIABLE}, or {ADDRESS_DEFAULT}",
             rich_help_panel="Connection",
         ),
@@ -71,7 +71,7 @@ class ServerTarget:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File that holds the token of the server.",
+            help="File with the token of the server.",
             show_default=f"the file in ${TOKEN_FILE_VARIABLE}, or the token in ${TOKEN_VARIABLE}",
             rich_help_panel="Connection",
             exists=True,
@@ -84,20 +84,20 @@ class ServerTarget:
             "--timeout",
             metavar="DURATION",
             parser=parse_duration,
-            help="Give up when the server was away, or refused, for this time.",
-            show_default="30s for a request; events are read and written on, however long it is away",
+            help="Give up after the server has been unreachable for this long.",
+            show_default="30s for a request; no limit for reading and writing events",
             rich_help_panel="Connection",
         ),
     ] = None
 
     @property
     def outage_timeout_s(self) -> float:
-        """How long to wait, in the midst of reading or writing, for a server that is away."""
+        """How long to wait for an unreachable server while reading or writing."""
         return math.inf if self.timeout_s is None else self.timeout_s
 
     @property
     def arguments(self) -> list[str]:
-        """What names this server on the command line."""
+        """The command line options that select this server."""
         named = [] if self.address is None else ["--address", self.address]
         named += [] if self.token_file is None else ["--token-file", str(self.token_file)]
         return named if self.timeout_s is None else [*named, "--timeout", f"{self.timeout_s:g}s"]
@@ -112,21 +112,21 @@ class ServerTarget:
 
     @contextmanager
     def connect(self, *, on_waiting: Callable[[WaitInfo | None], None] = print_waiting) -> Iterator[blocking.Client]:
-        """Lend a client of the server.
+        """Yield a client of the server.
 
         Args:
-            on_waiting: told what the client waits for; see `ClientOptions`.
+            on_waiting: called when the client waits for the server; see `ClientOptions`.
 
         Raises:
             InvalidArgumentError: the address or the token file is invalid.
-            ServerUnreachableError: nothing answers there.
+            ServerUnreachableError: no server answers at the address.
         """
         with blocking.connect(self.address, token=self.token(), options=self._options(on_waiting)) as client:
             yield client
 
     @asynccontextmanager
     async def connect_async(self, *, on_waiting: Callable[[WaitInfo | None], None]) -> AsyncIterator[Client]:
-        """Lend a client for asyncio. See `connect`."""
+        """Yield a client for asyncio. See `connect`."""
         async with connect(self.address, token=self.token(), options=self._options(on_waiting)) as client:
             yield client
 

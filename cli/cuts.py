@@ -1,4 +1,4 @@
-"""`millrace cut`: places in a stream that the server keeps under a name."""
+"""`millrace cut`: named places in a stream, kept by the server."""
 
 from typing import Annotated
 
@@ -30,7 +30,7 @@ def save(
         ),
     ] = False,
 ) -> None:
-    """Save a place under one or more names, as bookmarks or cursors. Older ones of the same names are replaced."""
+    """Save a place under one or more names, as bookmarks or cursors. Existing ones with the same names are replaced."""
     place = parse_choice(at)
     with server.connect() as client:
         cuts = dict.fromkeys(names, place)
@@ -79,7 +79,7 @@ def forget(
         bool, typer.Option("--cursor", help="Forget the cursor of that name, not the bookmark.")
     ] = False,
 ) -> None:
-    """Forget a saved place; the events there stay."""
+    """Delete a saved place; the events stay."""
     kind = "cursor" if is_cursor else "bookmark"
     with server.connect() as client:
         saved = client.cursors(stream) if is_cursor else client.bookmarks(stream)

@@ -1,4 +1,4 @@
-"""`millrace doctor`: measure whether this machine is fit to keep data."""
+"""`millrace doctor`: check whether this machine is suitable for a server."""
 
 import asyncio
 from dataclasses import asdict
@@ -26,7 +26,7 @@ _STYLES: Final = {"good": "green", "warning": "yellow", "bad": "bold red", "": "
 def doctor(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="The folder where the data is, or will be.", exists=True, file_okay=False),
+        typer.Argument(metavar="DIR", help="The folder with the data, now or later.", exists=True, file_okay=False),
     ] = Path(),
     seconds: Annotated[float, typer.Option(min=0.1, max=60, help="How long to measure syncs.")] = 3.0,
     store: Annotated[
@@ -35,12 +35,12 @@ def doctor(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what a sync of the disk costs, and check what else a server needs. Takes some seconds.
+    """Measure the sync latency of the disk, and check what else a server needs. Takes some seconds.
 
-    With --store, also whether an object store keeps its promises, and who owns what is in it; what is stored for that
-    is deleted again.
+    With --store, also check whether an object store keeps its guarantees, and show who owns its containers; objects
+    stored for the check are deleted again.
 
-    Exits with 1 when something is bad: data would be lost, or a server would not run.
+    Exits with 1 if a check is bad: data could be lost, or a server could not run.
     """
     url = StoreUrl.parse(checked_store(store)) if store else None
     with progress("measuring syncs", total=None) as update, probe_file(folder) as file:

@@ -1,4 +1,4 @@
-"""`millrace stream explain`: why a stream is as it is, and what it waits for."""
+"""`millrace stream explain`: the state of a stream's policies, and what they wait for."""
 
 import json
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from .policies import retention_text, scaling_text
 
 
 def explain(server: ServerTarget, stream: StreamArgument, as_json: JsonOption = False) -> None:
-    """Show what the policies of a stream see, decided last and wait for, and which cursor holds which bytes.
+    """Show what the policies of a stream measure, last decided and wait for, and which cursor retains which bytes.
 
-    The rates of a stream that scales by hand only are measured from the first such request on.
+    For a stream without a scaling policy, rates are measured from the first such request on.
     """
     with server.connect() as client:
         facts = client.explain_stream(stream)
@@ -28,7 +28,7 @@ def explain(server: ServerTarget, stream: StreamArgument, as_json: JsonOption = 
 
 
 def print_explanation(facts: dict[str, Any]) -> None:
-    """Print what a server says of a stream."""
+    """Print the server's explanation of a stream."""
     policy = StreamConfig.from_json(json.dumps(facts["policy"]))
     segments = sorted(facts["segments"], key=lambda segment: float(segment["low"]))
     print_facts(
@@ -68,7 +68,7 @@ def print_explanation(facts: dict[str, Any]) -> None:
 
 
 def _print_section(title: str, records: Sequence[dict[str, Any]], columns: dict[str, str]) -> None:
-    """Print records as a table. Their names say how values are shown."""
+    """Print records as a table. Their names determine how values are formatted."""
     if records:
         print_text("")
         print_table(

@@ -1,4 +1,4 @@
-"""`millrace stream history`: what was split and merged, when and why, as a table and as a picture."""
+"""`millrace stream history`: the splits and merges of a stream, as a table and as a picture."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ PICTURE_WIDTH_MAX: Final = 100
 NOTE_WIDTH: Final = 32
 PICTURE_HEIGHT_MIN: Final = 12
 LINES_PER_EPOCH: Final = 3
-"""Two are needed; a third one each leaves enough to show how long they lasted."""
+"""Two are needed; a third one each leaves enough to show their durations."""
 
 
 def history(
@@ -28,11 +28,11 @@ def history(
     with_table: Annotated[bool, typer.Option("--table/--no-table", help="List the epochs.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a stream was scaled: its segments over time, and what was split or merged when and why."""
+    """Show how a stream was scaled: its segments over time, and when and why they were split or merged."""
     with server.connect() as client:
         epochs = client.stream_history(stream)
         sealed = client.stream_info(stream).sealed
-    # The clock of the server timed the epochs; ours may be slow.
+    # The server's clock timed the epochs; the local one may be slow.
     end_us = max(time.time_ns() // 1000, *(epoch.started_us for epoch in epochs))
     if as_json:
         print_json([_json(epoch) for epoch in epochs])
@@ -61,7 +61,7 @@ def history(
 
 
 def print_picture(epochs: Sequence[Epoch], *, end_us: int, end_text: str = "now") -> None:
-    """Draw the segments over time, as wide as suits the terminal."""
+    """Draw the segments over time, at a width that suits the terminal."""
     target = console()
     width = target.width if target.is_terminal else PICTURE_WIDTH_MAX
     lines = draw_history(

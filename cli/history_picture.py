@@ -27,7 +27,7 @@ from millrace.model.lineage import Epoch
 WIDTH_MIN: Final = 16
 QUARTERS_WIDTH_MIN: Final = 24
 LONG_US: Final = 20 * 3600 * 1_000_000
-"""From here on the day matters more than the second."""
+"""Above this duration the day matters more than the second."""
 
 # By whether a line goes up, down, left and right from the middle of the cell.
 _GLYPHS: Final = {
@@ -42,7 +42,7 @@ class Period:
     """An epoch with the segments that were open in it.
 
     Attributes:
-        duration_us: until the next one began.
+        duration_us: until the next epoch began.
         open_segments: (segment id, keys), in the order of their keys.
         changed: the ranges of keys that were sealed when it began.
     """
@@ -54,7 +54,7 @@ class Period:
 
 
 def periods(epochs: Sequence[Epoch], *, end_us: int) -> list[Period]:
-    """Return the epochs with what was open in each; the last one lasts until `end_us`."""
+    """Return the epochs with their open segments; the last one lasts until `end_us`."""
     found: list[Period] = []
     open_segments: dict[int, KeyRange] = {}
     for index, epoch in enumerate(epochs):
@@ -67,7 +67,7 @@ def periods(epochs: Sequence[Epoch], *, end_us: int) -> list[Period]:
 
 
 def change_text(epoch: Epoch) -> str:
-    """Return in words what an epoch changed."""
+    """Describe the change of an epoch."""
     sealed, created = _ids(epoch.sealed_ids), _ids(segment_id for segment_id, _ in epoch.created)
     return f"{_verb(epoch)} {sealed} into {created}" if sealed else f"{_verb(epoch)} {created}"
 
@@ -81,11 +81,11 @@ def draw_history(
     height: int = 24,
     ascii_only: bool = False,
 ) -> list[str]:
-    """Return the lines of the picture, without spaces at their ends.
+    """Return the lines of the picture, without trailing spaces.
 
     Args:
-        width: of the key space, in columns. What is said about a scale is to the right of it.
-        height: lines between the first and the last border; more where there are more epochs.
+        width: of the key space, in columns. The description of a scaling is to the right of it.
+        height: lines between the first and the last border; more if there are more epochs.
     """
     drawn = periods(epochs, end_us=end_us)
     if not drawn:
@@ -112,13 +112,13 @@ def draw_history(
 
 
 def _line_counts(durations: Sequence[int], *, height: int) -> list[int]:
-    """Share lines out by durations: at least one each, and as many altogether as wanted if that is possible."""
+    """Distribute lines by durations: at least one each, and the requested total if possible."""
     spare = max(0, height - 2 * len(durations) + 1)
     total = sum(durations) or 1
     reached = given = 0
     counts = []
     for duration in durations:
-        # By what is reached so far: rounding each one alone would add up to more or less than there is.
+        # By cumulative duration: rounding each one separately would not add up.
         reached += duration
         upto = reached * spare // total
         counts.append(1 + upto - given)
@@ -127,7 +127,7 @@ def _line_counts(durations: Sequence[int], *, height: int) -> list[int]:
 
 
 def _border(above: set[int], below: set[int], changed: Iterable[KeyRange], width: int) -> str:
-    """Return the line between two epochs: lines across where segments changed, and on where they did not."""
+    """Return the line between two epochs: horizontal where segments changed, vertical where they did not."""
     spans = [(_column(key_range.low, width), _column(key_range.high, width)) for key_range in changed]
     cells = []
     for column in range(width):
@@ -138,7 +138,7 @@ def _border(above: set[int], below: set[int], changed: Iterable[KeyRange], width
 
 
 def _row(borders: set[int], named: Iterable[tuple[int, KeyRange]], width: int) -> str:
-    """Return a line inside an epoch, with the names of segments where there is room for them."""
+    """Return a line inside an epoch, with the names of segments where they fit."""
     cells = ["│" if column in borders else " " for column in range(width)]
     for segment_id, key_range in named:
         text = str(segment_id)

@@ -1,7 +1,7 @@
-"""Lines of an input that arrives in pieces, with their numbers.
+"""Splits an input that arrives in pieces into numbered lines.
 
-Pure: pieces of bytes go in, groups of lines come out. A byte order mark of UTF-8 before the first line is not part of
-it. UTF-16 and UTF-32 are refused: their line ends are not the byte that separates lines here.
+Pure: pieces of bytes in, groups of lines out. A UTF-8 byte order mark before the first line is not part of it. UTF-16
+and UTF-32 are rejected: the byte that separates lines here is not their line end.
 """
 
 from bisect import bisect_right
@@ -33,22 +33,22 @@ class LineError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of the input, or records of several lines, and the numbers of their (last) lines, counted from 1."""
+    """Lines of the input, or records of several lines, with the numbers of their (last) lines, counted from 1."""
 
     numbers: Sequence[int]
     lines: list[bytes]
 
     def after(self, number: int) -> "Lines":
-        """Return the lines of higher numbers."""
+        """Return the lines after a number."""
         start = bisect_right(self.numbers, number)
         return self if start == 0 else Lines(self.numbers[start:], self.lines[start:])
 
     def part(self, start: int, end: int) -> "Lines":
-        """Return the lines from one place up to, not with, another, counted from 0."""
+        """Return the lines of a half-open range of indexes."""
         return Lines(self.numbers[start:end], self.lines[start:end])
 
     def written(self) -> "Lines":
-        """Return the lines that become events: without the empty ones, and without a carriage return at the end."""
+        """Return the lines that become events: without empty lines, and without a carriage return at the end."""
         lines = [line.removesuffix(b"\r") for line in self.lines]
         if all(lines):
             return Lines(self.numbers, lines)
@@ -60,10 +60,10 @@ NO_LINES = Lines((), [])
 
 
 class LineSplitter:
-    """Cuts an input at its line feeds.
+    """Splits an input at its line feeds.
 
     Attributes:
-        failure: why the input ends here: nothing after this line is returned.
+        failure: why the input ends here: no line after this is returned.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class LineSplitter:
         self.failure: LineError | None = None
 
     def feed(self, data: bytes) -> Lines:
-        """Return the lines that end in the next piece; after an empty one, the end of the input, the last line."""
+        """Return the lines that end in the next piece; an empty piece, the end of the input, returns the last line."""
         if self.failure is not None:
             return NO_LINES
         start = self._rest + data
@@ -82,7 +82,7 @@ class LineSplitter:
             if is_wide(head):
                 return self._fail([], 0, _WIDE_PROBLEM)
             if head in (b"\n", b"\r\n") and data:
-                # Only the next byte decides, and an empty line is not written: nobody waits for it.
+                # The next byte decides, and an empty line is not written: nothing is delayed by waiting for it.
                 self._rest = start
                 return NO_LINES
             self._is_encoding_known, start = True, start.removeprefix(BOM_UTF8)
@@ -92,11 +92,11 @@ class LineSplitter:
         longest = max(map(len, (*whole, self._rest)))
         if longest > EVENT_SIZE_BYTES_MAX:
             at = next((at for at, line in enumerate(whole) if len(line) > EVENT_SIZE_BYTES_MAX), len(whole))
-            return self._fail(whole, at, f"is longer than {size_text(EVENT_SIZE_BYTES_MAX)}, the most of an event")
+            return self._fail(whole, at, f"is longer than {size_text(EVENT_SIZE_BYTES_MAX)}, the maximum of an event")
         return self._numbered(whole)
 
     def _fail(self, whole: list[bytes], at: int, problem: str) -> Lines:
-        """Return the lines before the one that cannot be written, and remember why."""
+        """Return the lines before the invalid one, and record the failure."""
         self._rest = b""
         self.failure = LineError(self._number + at, problem)
         return self._numbered(whole[:at])
@@ -119,7 +119,7 @@ def is_wide(head: bytes) -> bool:
         return True
     if b"\n" in head:
         return b"\0\n" in head or b"\n\0" in head
-    # Of a character below 256, one byte of 2 or 4 is not zero: the first (little-endian) or the last (big-endian).
+    # In a character below 256, one of 2 or 4 bytes is not zero: the first (little-endian) or the last (big-endian).
     return any(
         len(head) >= size and all(head[at::size]) and len(head) - head.count(0) == count
         for size in (2, 4)

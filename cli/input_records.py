@@ -1,7 +1,7 @@
-"""Records of an input: its lines, or for CSV, lines that a quoted field joins.
+"""Splits an input into records: lines, or for CSV, several lines joined by a quoted field.
 
-Pure, as `millrace.cli.input_lines`. The number of a record is that of its last line, because an input is resumed after
-a line. Errors name the first line of a record.
+Pure, like `millrace.cli.input_lines`. The number of a record is that of its last line, because an input is resumed
+after a line. Errors name the first line of a record.
 """
 
 import re
@@ -16,14 +16,14 @@ from .key_fields import is_json
 
 _OPENING: Final = re.compile(rb'(?:^|,)"')
 _QUOTED: Final = re.compile(rb'(?:[^"]|"")*+')
-"""The inside of a quoted field, as far as it is in a line."""
+"""The content of a quoted field, as far as it is in one line."""
 
 
 class InputRecords:
-    """Cuts an input into records.
+    """Splits an input into records.
 
     Args:
-        can_be_csv: whether a record may have several lines: a first line that does not begin with `{` means CSV then.
+        can_be_csv: whether a record may have several lines: then a first line that does not begin with `{` means CSV.
     """
 
     def __init__(self, *, can_be_csv: bool) -> None:
@@ -33,12 +33,12 @@ class InputRecords:
 
     @property
     def failure(self) -> LineError | None:
-        """Why the input ends here: nothing after this line is returned."""
+        """Why the input ends here: no line after this is returned."""
         found = None if self._joiner is None else self._joiner.failure
         return found or self._splitter.failure
 
     def feed(self, data: bytes) -> Lines:
-        """Return the records that end in the next piece; after an empty one, the end of the input, the last record."""
+        """Return the records that end in the next piece; an empty piece ends the input, and returns the last one."""
         if self.failure is not None:
             return NO_LINES
         lines = self._splitter.feed(data)
@@ -55,7 +55,7 @@ class InputRecords:
 
 
 class CsvJoiner:
-    """Joins lines of CSV, where a line feed is inside of a quoted field.
+    """Joins lines of CSV if a line feed is inside of a quoted field.
 
     Attributes:
         failure: a quoted field that does not end.
@@ -91,12 +91,12 @@ class CsvJoiner:
                 yield number, record
             elif self._size_bytes > EVENT_SIZE_BYTES_MAX:
                 problem = f"has a quoted field that is not closed within {size_text(EVENT_SIZE_BYTES_MAX)}"
-                self.failure = LineError(self._first_number, f"{problem}, the most of an event")
+                self.failure = LineError(self._first_number, f"{problem}, the maximum of an event")
                 return
 
 
 def ends_in_quotes(line: bytes, *, is_open: bool) -> bool:
-    """Return whether a quoted field is open at the end of a line; `is_open`: whether one was at its beginning.
+    """Return whether a quoted field is open at the end of a line; `is_open`: whether one was open at its beginning.
 
     A quote opens a field only as its first character. Anywhere else in a field it is an ordinary character.
     """
@@ -108,7 +108,7 @@ def ends_in_quotes(line: bytes, *, is_open: bool) -> bool:
                 return False
             at = opening.end()
         quoted = _QUOTED.match(line, at)
-        assert quoted is not None  # it matches nothing, too
+        assert quoted is not None  # the pattern also matches an empty text
         at = quoted.end() + 1
         if at > len(line):
             return True

@@ -1,4 +1,4 @@
-"""`millrace inspect`: any file that a server keeps, or all of them, decoded for people. Offline."""
+"""`millrace inspect`: decode any file of a server, or all of them, for people. Offline."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def inspect(
     path: Annotated[
         Path | None,
         typer.Argument(
-            help="A log file, a chunk, a checkpoint or a part of its copy, or a data folder; a name in the --store.",
+            help="A log file, a chunk, a checkpoint or a part of its copy, or a data folder; an object in the --store.",
             show_default=False,
         ),
     ] = None,
@@ -36,12 +36,12 @@ def inspect(
         int, typer.Option(min=0, metavar="N", help="How many rows of each table to show; 0 for all.")
     ] = DEFAULT_LIMIT,
 ) -> None:
-    """Show what a file of the server contains, decoded.
+    """Show the decoded content of a server's file.
 
-    With --store alone, the chunks and copies of checkpoints in an object store are listed, and who owns its containers;
-    with a name of one of them, it is fetched and shown.
+    With --store alone, list the chunks and copies of checkpoints in an object store, and the owners of its containers;
+    with the name of an object, fetch and show it.
 
-    Reads only, and needs no server. Exits with 1 when something does not match its checksum.
+    Reads only, and needs no server. Exits with 1 if anything does not match its checksum.
     """
     if store:
         report = inspect_store(checked_store(store), path, with_hex=with_hex, at=at, limit=limit)
@@ -51,7 +51,7 @@ def inspect(
         except InvalidArgumentError as error:
             raise typer.BadParameter(str(error)) from None
     else:
-        raise typer.BadParameter(f"{path} does not exist" if path else "name a file, a folder, or a store with --store")
+        raise typer.BadParameter(f"{path} does not exist" if path else "pass a file, a folder, or a store with --store")
     print_report(report, as_json=as_json)
     if report.problems:
         raise typer.Exit(1)

@@ -1,7 +1,8 @@
 """The routing key of a record: a field of a JSON object, or a column of CSV.
 
-The first record decides: `{` means JSON. In CSV a field is a number, counted from 1, or a name; then the first record
-is the header, and not an event. CSV is RFC 4180: a field in quotes may hold commas, line ends, and doubled quotes.
+The first record decides: `{` means JSON. In CSV a field is a number, counted from 1, or a name; in the latter case the
+first record is the header, and not an event. CSV follows RFC 4180: a field in quotes may contain commas, line ends, and
+doubled quotes.
 """
 
 import re
@@ -16,7 +17,7 @@ _FIELD: Final = re.compile(r'(?:"((?:[^"]|"")*+)"|((?!")[^,\r\n\0]*+))(,|\Z)')
 
 
 class KeyFieldError(ValueError):
-    """A record without the field that was asked for."""
+    """A record without the requested field."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason} (--key-field)")
@@ -28,10 +29,10 @@ def is_json(first_line: bytes) -> bool:
 
 
 def key_reader(field: str, first_record: bytes) -> tuple[KeyOf, bool]:
-    """Return what finds the key of a record, and whether `first_record` is a header and not an event.
+    """Return a function that extracts the key of a record, and whether `first_record` is a header.
 
     Raises:
-        KeyFieldError: the header has not exactly one such column, or the number is 0.
+        KeyFieldError: the header does not have exactly one such column, or the number is 0.
     """
     if is_json(first_record):
         return (lambda record: _json_key(field, record)), False
@@ -44,7 +45,7 @@ def key_reader(field: str, first_record: bytes) -> tuple[KeyOf, bool]:
     except ValueError as error:
         raise KeyFieldError(f"the first line {error}") from None
     if header.count(field) > 1:
-        raise KeyFieldError(f"the first line has {header.count(field)} columns {field!r}: name one by its number")
+        raise KeyFieldError(f"the first line has {header.count(field)} columns {field!r}: select one by its number")
     if field not in header:
         raise KeyFieldError(f"the first line has no column {field!r}, but {', '.join(map(repr, header))}")
     index = header.index(field)
@@ -70,12 +71,12 @@ def _csv_key(index: int, record: bytes) -> str:
     except ValueError as error:
         raise KeyFieldError(str(error)) from None
     if index >= len(columns):
-        raise KeyFieldError(f"has {len(columns)} columns, column {index + 1} is asked for")
+        raise KeyFieldError(f"has {len(columns)} columns, but column {index + 1} was requested")
     return columns[index]
 
 
 def _columns(record: bytes) -> list[str]:
-    """Return the columns of a record. Not by Python's `csv`, which takes a quote that is not closed, or closed early.
+    """Return the columns of a record. Python's `csv` would accept unclosed quotes, and text after a closing quote.
 
     Raises:
         ValueError: the record is not CSV.
@@ -98,5 +99,5 @@ def _columns(record: bytes) -> list[str]:
 
 def _problem(text: str, at: int) -> str:
     if text.startswith('"', at):
-        return "continues after its closing quote, or has none"
+        return "continues after its closing quote, or is not closed"
     return "has a carriage return or a zero byte outside of quotes"

@@ -1,7 +1,8 @@
-r"""Routing keys in lines: what `millrace read --keys` prints before a tab, and `millrace write --keys` reads back.
+r"""Routing keys in lines: printed by `millrace read --keys` before a tab, and read back by `millrace write --keys`.
 
-A key may hold anything. What would end the key or the line is escaped: a tab is `\t`, the ends of lines are `\n` and
-`\r`, and the backslash itself is `\\`. An event without a key has nothing before the tab, the empty key is `\e`.
+A key may contain any character. Characters that would end the key or the line are escaped: a tab is `\t`, the ends of
+lines are `\n` and `\r`, and the backslash itself is `\\`. An event without a key has nothing before the tab; the empty
+key is `\e`.
 """
 
 import re
@@ -17,7 +18,7 @@ _ESCAPED: Final = re.compile(r"\\(?:.|$)", re.DOTALL)
 
 
 def escape_keys(keys: "pa.StringArray") -> "pa.StringArray":
-    """Return keys as they are printed. Those without anything to escape are not copied."""
+    """Escape keys for printing. Keys without special characters are not copied."""
     import pyarrow.compute as pc
 
     if pc.any(pc.match_substring_regex(keys, r"[\\\t\n\r]")).as_py():
@@ -29,10 +30,10 @@ def escape_keys(keys: "pa.StringArray") -> "pa.StringArray":
 
 
 def unescape_key(text: str) -> str | None:
-    """Return the key that is printed as a text, None if that is nothing.
+    """Decode a printed key; None for an event without a key.
 
     Raises:
-        ValueError: a backslash before something that it does not escape.
+        ValueError: a backslash before a character that it does not escape.
     """
     if not text:
         return None
@@ -42,5 +43,5 @@ def unescape_key(text: str) -> str | None:
 def _meaning(escape: str) -> str:
     if escape not in _MEANINGS:
         known = ", ".join(_MEANINGS)
-        raise ValueError(f"{escape!r} escapes nothing in a key: write {known}")
+        raise ValueError(f"{escape!r} is not a valid escape in a key: use {known}")
     return _MEANINGS[escape]

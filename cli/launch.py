@@ -1,4 +1,4 @@
-"""The program `millrace` as it is installed: it says what is missing where the command line is not."""
+"""The installed program `millrace`: reports missing packages if the command line is not installed."""
 
 import gc
 import os
@@ -10,11 +10,12 @@ from millrace.model.extras import needs
 
 
 def launch() -> int:
-    """Run a command and return its exit code; 1 where its packages are not installed."""
-    # Modules are kept: to look for garbage while they are loaded, or in them later, takes a tenth of a short command.
+    """Run a command and return its exit code; 1 if its packages are not installed."""
+    # Modules are kept for good: collecting garbage while they load, or scanning them later, takes a tenth of a short
+    # command.
     gc.disable()
     if os.getpid() == 1:
-        # In a container of its own: the first process is not ended by a signal that it does not handle.
+        # As the first process of a container, the program would not be ended by a signal that it does not handle.
         signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     try:
         with needs("cli"):

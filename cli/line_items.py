@@ -1,6 +1,6 @@
-"""What a line says of its event beside the value: a key, and in JSON a time and headers.
+"""Input lines with more than a value: with a key, and in JSON with a time and headers.
 
-The forms are those that `millrace read` prints, so that what was read can be written again:
+The forms are those that `millrace read` prints, so that its output can be written again:
 
     --keys    key, tab, value; see `millrace.cli.key_text`
     --json    an object a line with `value` or `value_base64`, and maybe `key`, `timestamp_us` and `headers`
@@ -18,10 +18,10 @@ _SHOWN_CHARACTERS_MAX: Final = 80
 
 
 class Item(NamedTuple):
-    """What is written for a line.
+    """The event of a line.
 
     Attributes:
-        timestamp_us: None for the clock.
+        timestamp_us: None for the current time.
     """
 
     value: bytes
@@ -31,11 +31,11 @@ class Item(NamedTuple):
 
 
 ItemOf = Callable[[bytes], Item]
-"""Reads one line; raises ValueError (`InvalidArgumentError` is one) where it is not of the form."""
+"""Parses one line; raises ValueError (`InvalidArgumentError` is one) if it has another form."""
 
 
 def keyed_item(line: bytes) -> Item:
-    """Return what a line with a key, a tab and a value says."""
+    """Parse a line with a key, a tab and a value."""
     key, tab, value = line.partition(b"\t")
     if not tab:
         raise ValueError("has no tab after its key; an event without a key begins with the tab")
@@ -46,7 +46,7 @@ def keyed_item(line: bytes) -> Item:
 
 
 def json_item(line: bytes) -> Item:
-    """Return what an object of `event_json` says; where the event was is left out."""
+    """Parse an object of `event_json`; the position of the event is ignored."""
     content = parse_json(line)
     if not isinstance(content, dict) or ("value" in content) == ("value_base64" in content):
         raise ValueError("is not a JSON object with either value or value_base64")
@@ -68,7 +68,7 @@ def json_item(line: bytes) -> Item:
 
 
 def _bytes(content: Any, name: str) -> bytes:
-    """Return what a text says, or an object with base 64."""
+    """Return the bytes of a text, or of an object with base 64."""
     if isinstance(content, str):
         return utf8(content, name)
     if isinstance(content, dict) and isinstance(coded := content.get("base64"), str):

@@ -1,4 +1,4 @@
-"""Text and JSON in a line of an input: what cannot be an event is a ValueError whose text continues "line 3 ..."."""
+"""Text and JSON in an input line; an invalid line is a ValueError whose text continues "line 3 ..."."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _DIGITS_MAX: Final = 4000
-"""Of an integer that Python converts, whatever its limit is set to; a longer one is a `WideNumber`."""
+"""Digits of an integer that Python always converts, whatever its limit is set to; a longer one is a `WideNumber`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -32,7 +32,7 @@ def decoded(line: bytes) -> str:
 
 
 def parse_json(line: bytes) -> Any:
-    """Return the content of a line of JSON, with a `WideNumber` where a number is one.
+    """Parse a line of JSON; numbers out of range become `WideNumber`.
 
     Raises:
         ValueError: it is not UTF-8, not JSON, or nested too deeply.
@@ -47,10 +47,10 @@ def parse_json(line: bytes) -> Any:
 
 
 def json_text(content: Any, name: str) -> str:
-    """Return content as JSON, the same text for the same content: names are sorted, and there are no spaces.
+    """Return content as canonical JSON: names are sorted, and there are no spaces.
 
     Raises:
-        ValueError: it has a `WideNumber` inside, or is nested too deeply.
+        ValueError: it contains a `WideNumber`, or is nested too deeply.
     """
     if isinstance(content, WideNumber):
         return content.text
@@ -63,7 +63,7 @@ def json_text(content: Any, name: str) -> str:
 
 
 def utf8(text: str, name: str) -> bytes:
-    r"""Return a text in UTF-8.
+    r"""Encode a text in UTF-8.
 
     Raises:
         ValueError: it has one half of a surrogate pair, as `"\ud800"` in JSON.
@@ -85,7 +85,7 @@ def _float(text: str) -> Any:
 
 
 def _constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 _DECODER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_constant)

@@ -1,6 +1,7 @@
-"""The program `millrace`: its commands, and what it says and returns when one of them fails.
+"""The program `millrace`: its commands, and the messages and exit codes of failures.
 
-Exit codes: 0 done; 1 a check failed, or the server or the disk refused; 2 wrong usage; 3 no server can be reached.
+Exit codes: 0 done; 1 a check failed, or the server or the disk rejected the command; 2 wrong usage; 3 no server can be
+reached.
 """
 
 import logging
@@ -38,15 +39,15 @@ UNREACHABLE: Final = 3
 _ANY_ARGUMENTS: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 COMPLETION_VARIABLE: Final = "_MILLRACE_COMPLETE"
-"""Set where a shell asks what could be typed next."""
+"""Set by a shell that completes a command line."""
 PANELS: Final = ("Start here", "Streams and segments", "Events", "Files and machine")
 
 
 class Command(NamedTuple):
-    """Where a command, or a group of them, is: in the module of its name here unless another is given.
+    """A command, or a group of them, and the module that defines it: the one of its name by default.
 
     Attributes:
-        extra: what has to be installed for it.
+        extra: the extra to install for it.
     """
 
     panel: str
@@ -67,18 +68,16 @@ COMMANDS: Final = {
     "stream": Command(PANELS[1], "Create, list, show, scale, seal, truncate and delete streams.", ".streams"),
     "cut": Command(PANELS[1], "Keep places in a stream under names: bookmarks and cursors.", ".cuts"),
     "segment": Command(PANELS[1], "Work with raw segments: durable sequences of bytes.", ".segments"),
-    "writer": Command(PANELS[1], "See what writers with an id have stored; let refused ones resume.", ".writers"),
-    "txn": Command(
-        PANELS[1], "See open transactions and producers; commit or abort what is prepared.", ".transactions"
-    ),
+    "writer": Command(PANELS[1], "See what writers with an id have stored; reset sequences.", ".writers"),
+    "txn": Command(PANELS[1], "See open transactions and producers; commit or abort prepared ones.", ".transactions"),
     "write": Command(PANELS[2], "Write lines of standard input as events.", ".writing"),
     "read": Command(PANELS[2], "Print the events between two places.", ".reading"),
     "tail": Command(PANELS[2], "Print events as they become durable.", ".reading"),
     "inspect": Command(PANELS[3], "Decode a log file, chunk, checkpoint, data folder or store.", extra="server"),
     "verify": Command(PANELS[3], "Check every byte of a data folder or an object store.", extra="server"),
-    "repair": Command(PANELS[3], "Continue without what the log has lost.", extra="server"),
-    "restore": Command(PANELS[3], "Make a data folder from an object store.", extra="server"),
-    "doctor": Command(PANELS[3], "Measure what a sync costs; check limits and versions.", extra="server"),
+    "repair": Command(PANELS[3], "Accept the loss of log content.", extra="server"),
+    "restore": Command(PANELS[3], "Create a data folder from an object store.", extra="server"),
+    "doctor": Command(PANELS[3], "Measure sync latency; check limits and versions.", extra="server"),
     "bench": Command(
         PANELS[3], "Measure appends and reads beside the bare disk.", "millrace.examples.bench.command", "server"
     ),
@@ -98,7 +97,8 @@ def _program(
 ) -> None:
     """Durable stream storage for Python and Spark.
 
-    Exit codes: 0 done, 1 a check failed or the server refused, 2 wrong usage, 3 the server cannot be reached.
+    Exit codes: 0 done, 1 a check failed or the server rejected the command, 2 wrong usage, 3 the server cannot be
+    reached.
     """
 
 
@@ -107,7 +107,7 @@ def make_app(names: Iterable[str]) -> Commands:
     app = Commands(
         name="millrace",
         no_args_is_help=True,
-        # An error that we did not foresee is a bug: its traceback is wanted, as Python prints it.
+        # An unforeseen error is a bug: print its traceback in Python's own form.
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -130,7 +130,7 @@ def make_app(names: Iterable[str]) -> Commands:
 
 
 def _refusal(error: MissingExtraError) -> Callable[[], None]:
-    """Return what stands for a command whose packages are not installed."""
+    """Return a placeholder for a command whose packages are not installed."""
 
     def refuse() -> None:
         raise error
@@ -139,21 +139,21 @@ def _refusal(error: MissingExtraError) -> Callable[[], None]:
 
 
 def _needed_commands(arguments: Sequence[str]) -> Iterable[str]:
-    """Return the one command that is called; all of them where help, completion or a wrong name needs them.
+    """Return the one command that is called; all of them for help, completion or a wrong name.
 
     A client command then starts without loading the server, in half the time.
     """
     if COMPLETION_VARIABLE in os.environ:
-        # The shell says in the environment what has been typed, in one variable or another.
+        # The shell passes the typed text in an environment variable, which depends on the shell.
         arguments = (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")).split()[1:]
     name = arguments[0] if arguments else ""
     return [name] if name in COMMANDS else list(COMMANDS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. Errors that are foreseen are told in a line, without a traceback."""
+    """Run a command and return its exit code. Foreseen errors are printed in a line, without a traceback."""
     occupy_standard_descriptors()
-    # What the parts have to say goes where `serve` sends it; the other commands speak for themselves.
+    # Log messages go where `serve` sends them; the other commands print their own messages.
     logging.getLogger("millrace").addHandler(logging.NullHandler())
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -181,37 +181,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_home() -> None:
-    """Check that there is a folder for the file of the shell.
+    """Check that the home folder, in which the shell's file is stored, exists.
 
     Raises:
-        InvalidArgumentError: the environment has no HOME, and the machine knows no home of the user.
+        InvalidArgumentError: the environment has no HOME, and the user has no home folder.
     """
     try:
         Path.home()
     except RuntimeError:
         raise InvalidArgumentError(
-            "the completion is installed into a file of the home folder, and none is known: set HOME to its path"
+            "the completion is installed into a file of the home folder, which is unknown: set HOME to its path"
         ) from None
 
 
 def _code_of(end: SystemExit) -> int:
-    """Return the exit code. Help that nobody reads to its end is done, as with `| head`; a wrong usage stays one."""
+    """Return the exit code. Help that is closed early succeeds, as with `| head`; wrong usage keeps its code."""
     if isinstance(end.__context__, BrokenPipeError):
         return getattr(end.__context__.__context__, "exit_code", DONE)
     return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
 
 
 def _print_failure(error: Exception, message: str) -> None:
-    """Say what is wrong, what can be done about it, and what the command has noted of what it did before."""
+    """Print an error, a hint, and the notes of the command about its earlier steps."""
     print_error(message, hint=_hint(error))
     for note in getattr(error, "__notes__", ()):
         print_note(note)
 
 
 def _hint(error: Exception) -> str:
-    """Say what can be done about an error; empty where nothing is to be added."""
+    """Return a hint for an error; empty if none is needed."""
     if isinstance(error, ServerUnreachableError):
-        return "start one with `millrace serve`, or name it with --address HOST:PORT"
+        return "start one with `millrace serve`, or pass --address HOST:PORT"
     if isinstance(error, StreamNotFoundError):
         return f"create it with `millrace stream create {error.subject or 'SCOPE/NAME'}`"
     if isinstance(error, SegmentNotFoundError):

@@ -1,6 +1,6 @@
-"""Commands whose options come in records, so that what several commands share is declared once.
+"""Commands whose options are grouped in dataclasses, so that common options are declared once.
 
-A parameter of a command may be a dataclass; each field of it is then an option of the command, at that place.
+A parameter of a command may be a dataclass; each of its fields is then an option of the command, in that place.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
 class Commands(typer.Typer):
-    """Commands that may take records of options."""
+    """Commands that accept dataclasses of options."""
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandT], CommandT]:
         """Return a decorator that adds a command, as `typer.Typer.command` does."""
@@ -30,7 +30,7 @@ class Commands(typer.Typer):
 
 
 def _spread(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command with the fields of its records as parameters in their place; it flushes what it prints."""
+    """Return the command with the fields of its dataclasses as parameters in their place; it flushes its output."""
     parameters = signature(command).parameters.values()
     records: dict[str, Any] = {each.name: each.annotation for each in parameters if is_dataclass(each.annotation)}
 

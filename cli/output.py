@@ -1,7 +1,7 @@
-"""What the commands print: tables and JSON on standard output, everything else on standard error.
+"""Output of the commands: tables and JSON on standard output, everything else on standard error.
 
-Colour, boxes and progress bars appear on a terminal only. In a pipe a table is plain columns, as wide as they are, and
-nothing is cut. Nothing else in this part prints.
+Colour, boxes and progress bars appear on a terminal only. In a pipe a table is plain columns of full width, and nothing
+is cut. Only this module prints.
 """
 
 import errno
@@ -35,20 +35,20 @@ from millrace.client.waiting import WaitInfo
 from millrace.model.figures import duration_text
 
 _FOLDED_WIDTH_MIN: Final = 12
-"""Columns of a terminal that text needs at least, to be read where it is folded."""
+"""Minimum width of a folded text column on a terminal."""
 _PIPE_WIDTH: Final = 10_000
-"""Columns of a pipe: wide enough that no line is broken or cut."""
+"""Width of a pipe: wide enough that no line is broken or cut."""
 
 
 class OutputClosedError(Exception):
-    """Nobody reads standard output any more, as after `| head`: there is nothing left to do."""
+    """Standard output was closed, as by `| head`: there is nothing left to do."""
 
 
 class _Console(Console):
-    """A console that leaves it to its caller what a closed pipe means; rich would end the program with code 1."""
+    """A console that leaves a closed pipe to its caller; rich would end the program with code 1."""
 
     def on_broken_pipe(self) -> None:
-        """Raise what writing has raised; without anybody who reads standard error, nothing is told."""
+        """Re-raise the write error; if standard error is closed, print nothing."""
         if not self.stderr:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
         self.quiet = True
@@ -60,7 +60,7 @@ def closing_output() -> Iterator[None]:
     """Flush standard output after the body.
 
     Raises:
-        OutputClosedError: nobody reads it any more.
+        OutputClosedError: it was closed.
     """
     try:
         yield
@@ -71,7 +71,7 @@ def closing_output() -> Iterator[None]:
 
 
 def discard(stream: TextIO) -> None:
-    """Drop what is left in the buffer of a closed pipe or terminal: the program would fail with it when it ends."""
+    """Drop the buffer of a closed pipe or terminal: otherwise the program would fail with it at exit."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -79,38 +79,38 @@ def discard(stream: TextIO) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on standard output, or standard error, as it is now."""
+    """Return a console on the current standard output or standard error."""
     made = _Console(stderr=stderr)
     return made if made.is_terminal else _Console(stderr=stderr, width=_PIPE_WIDTH)
 
 
 def is_terminal() -> bool:
-    """Return whether standard output is read by a person."""
+    """Return whether standard output is a terminal."""
     return console().is_terminal
 
 
 def print_text(text: str | Text) -> None:
-    """Print a line as it is; only a `Text` has style."""
+    """Print a line unchanged; only a `Text` has style."""
     console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_note(text: str) -> None:
-    """Tell a person something beside the result, on standard error."""
+    """Print a note beside the result, on standard error."""
     _print_beside(Text(text, style="dim"))
 
 
 def print_done(text: str) -> None:
-    """Tell a person that it worked, on standard error: standard output holds results only."""
+    """Print a success message on standard error: standard output has results only."""
     _print_beside(Text.assemble(("done ", "green"), text))
 
 
 def print_waiting(waiting: WaitInfo | None) -> None:
-    """Tell a person what is waited for, and with None that it is over."""
+    """Print that the command waits for the server, or with None that the wait is over."""
     print_note("waiting is over" if waiting is None else f"waiting for the server, {waiting}")
 
 
 def print_error(message: str, *, hint: str = "") -> None:
-    """Say what is wrong, and what can be done about it."""
+    """Print an error and a hint."""
     _print_beside(Text.assemble(("error: ", "bold red"), message))
     if hint:
         print_note(f"       {hint}")
@@ -127,14 +127,14 @@ def print_json_line(value: Any) -> None:
 
 
 def picked(record: object, *names: str) -> dict[str, Any]:
-    """Return some attributes of a record by their names, to be printed as JSON."""
+    """Return the public attributes of a record by name, to be printed as JSON."""
     return {name: getattr(record, name) for name in names}
 
 
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "", right: Sequence[str] = ()
 ) -> None:
-    """Print a table. Numbers, and the columns named by `right`, are set to the right."""
+    """Print a table. Numbers, and the columns in `right`, are right-aligned."""
     print_made(make_table(columns, rows, title=title, right=right))
 
 
@@ -143,7 +143,7 @@ def make_table(
 ) -> Table:
     """Return a table to be printed, or shown live.
 
-    On a terminal that is too narrow for it, each row is a block instead: a line for each column, and none is cut.
+    On a terminal that is too narrow for it, each row becomes a block: a line for each column, and none is cut.
     """
     values = [list(row) for row in rows]
     content = [[value if isinstance(value, Text) else _cell(value) for value in row] for row in values]
@@ -170,14 +170,14 @@ def make_table(
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:
-    """Return whether some values are numbers, and the others nothing."""
+    """Return whether all values are numbers or empty."""
     given = [value for value in values if value not in ("", None)]
     return bool(given) and all(isinstance(value, int | float) for value in given)
 
 
 def _narrowest(table: Table, content: Sequence[Sequence[str | Text]]) -> int:
-    """Return the columns of a terminal that a table takes at least: what is set to the right is not broken."""
-    width = 2 + 3 * len(table.columns) - 1  # the edges, the padding of each column, and what is between them
+    """Return the minimum width of a table: right-aligned columns are not broken."""
+    width = 2 + 3 * len(table.columns) - 1  # the edges, the padding of each column, and the separators
     for index, column in enumerate(table.columns):
         longest = max((cell_len(str(cell)) for cell in (column.header, *(row[index] for row in content))), default=0)
         width += longest if column.no_wrap else min(longest, _FOLDED_WIDTH_MIN)
@@ -185,7 +185,7 @@ def _narrowest(table: Table, content: Sequence[Sequence[str | Text]]) -> int:
 
 
 def _blocks(columns: Sequence[str], content: Sequence[Sequence[str | Text]], *, title: str) -> Table:
-    """Return the rows below one another, each as names with their values."""
+    """Return the rows one below the other, each as names with values."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.title, grid.title_justify, grid.title_style = escape(title) or None, "left", "bold"
     grid.add_column(style="cyan", no_wrap=True)
@@ -199,7 +199,7 @@ def _blocks(columns: Sequence[str], content: Sequence[Sequence[str | Text]], *, 
 
 
 def print_facts(facts: dict[str, Any], *, title: str = "") -> None:
-    """Print names with their values, one a line."""
+    """Print names with values, one a line."""
     if title:
         print_text(Text(title, style="bold"))
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -211,24 +211,24 @@ def print_facts(facts: dict[str, Any], *, title: str = "") -> None:
 
 
 def print_made(table: Table) -> None:
-    """Print a table that was made before."""
+    """Print a finished table."""
     target = console()
     if target.is_terminal:
         target.print(table)
         return
     with target.capture() as capture:
         target.print(table)
-    # Columns are padded to the right, which is of no use in a pipe.
+    # Columns are padded to the right, which is useless in a pipe.
     for line in capture.get().splitlines():
         print(line.rstrip())
 
 
 UpdateBar = Callable[..., None]
-"""Moves a progress bar by `advance`, or changes its `description`: a `ProgressBar`, as most need it."""
+"""Moves a progress bar by `advance`, or changes its `description`: a `ProgressBar`, as most callers need it."""
 
 
 class ProgressBar:
-    """A progress bar on standard error; nothing where that is no terminal. Made by `progress`."""
+    """A progress bar on standard error; does nothing if that is not a terminal. Created by `progress`."""
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar = bar
@@ -239,7 +239,7 @@ class ProgressBar:
         self._bar.update(self._task, **changes)
 
     def show_waiting(self, waiting: WaitInfo | None) -> None:
-        """Show beside the bar what is waited for, and for how long; without a bar, say it in a line of its own."""
+        """Show beside the bar why and how long the client waits; without a bar, print a line."""
         if self._bar.disable:
             print_waiting(waiting)
         else:
@@ -247,7 +247,7 @@ class ProgressBar:
 
 
 class _WaitingColumn(ProgressColumn):
-    """What is waited for; nothing while nothing is."""
+    """The reason and the duration of the wait; empty without one."""
 
     def render(self, task: Task) -> Text:
         waiting: WaitInfo | None = task.fields.get("waiting")
@@ -260,7 +260,7 @@ class _WaitingColumn(ProgressColumn):
 def progress(
     description: str, *, total: float | None, in_bytes: bool = False, is_shown: bool = True
 ) -> Iterator[ProgressBar]:
-    """Show a progress bar on standard error while the body runs, if that is a terminal; it leaves no trace."""
+    """Show a progress bar on standard error while the body runs, if that is a terminal; it is removed at the end."""
     target = console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}", markup=False),

@@ -1,4 +1,4 @@
-"""What a stream is asked to do by itself, from the options of the command line and back into words."""
+"""Policies of a stream: parsed from options of the command line, and described in words."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +22,7 @@ TagOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """What the command line asks for; nothing unless it is given."""
+    """The policy options of a command; all optional."""
 
     events_per_s: Annotated[
         int | None,
@@ -64,7 +64,7 @@ class PolicyOptions:
         bool,
         _option(
             "--retain-consumed",
-            help="Delete what all cursors have passed, within the limits of the other two.",
+            help="Delete events that all cursors have passed, within the limits of the other two.",
         ),
     ] = False
 
@@ -72,7 +72,7 @@ class PolicyOptions:
         str | None,
         _option(
             metavar="PAST:FUTURE",
-            help="Take only events whose time is at most PAST before and at most FUTURE after the clock of the server: "
+            help="Accept only events whose time is at most PAST before and at most FUTURE after the server's clock: "
             "7d:1h, or :1h. `any` removes the bounds.",
         ),
     ] = None
@@ -80,19 +80,19 @@ class PolicyOptions:
         OutsideTimes | None,
         _option(
             "--outside-times",
-            help="What becomes of other events: refuse, or clamp to the bound.",
+            help="What to do with other events: refuse them, or clamp their time to the bound.",
             show_default="refuse",
         ),
     ] = None
 
     def times(self, current: EventTimeBounds | None = None) -> EventTimeBounds | None:
-        """Return the bounds of event times that hold then.
+        """Return the resulting bounds of event times.
 
         Args:
-            current: what holds now: it stays, if nothing is said.
+            current: the current bounds, which stay without an option.
 
         Raises:
-            InvalidArgumentError: no duration.
+            InvalidArgumentError: invalid duration.
             typer.BadParameter: options that need one another.
         """
         if self.event_times == "any":
@@ -104,22 +104,22 @@ class PolicyOptions:
         if self.outside_times is None:
             return current
         if current is None:
-            raise typer.BadParameter("--outside-times goes with --event-times")
+            raise typer.BadParameter("--outside-times needs --event-times")
         return replace(current, outside=self.outside_times)
 
     def scaling(self, *, segments: int | None, current: ScalingPolicy | None = None) -> ScalingPolicy | None:
-        """Return the policy that is asked for; None if nothing is said.
+        """Return the requested scaling policy; None without an option.
 
         Args:
-            segments: the fixed number of segments that is asked for, if one is.
-            current: what holds now: of it stays what is not named.
+            segments: the fixed number of segments, if requested.
+            current: the current policy, for options that are not given.
 
         Raises:
             typer.BadParameter: options that exclude one another.
         """
         target_bytes = None if self.bytes_per_s is None else parse_size(self.bytes_per_s)
         if sum(option is not None for option in (segments, self.events_per_s, target_bytes)) > 1:
-            raise typer.BadParameter("give one of a fixed number of segments, --events-per-s and --bytes-per-s")
+            raise typer.BadParameter("give only one of a fixed number of segments, --events-per-s and --bytes-per-s")
         if target_bytes == 0:
             raise typer.BadParameter("--bytes-per-s must be above 0")
         if current is None or current.kind == ScalingKind.FIXED:
@@ -133,14 +133,14 @@ class PolicyOptions:
         if self.min_segments is None and self.factor is None:
             return None if segments is None else ScalingPolicy.fixed(segments)
         if segments is not None or current is None:
-            raise typer.BadParameter("--min-segments and --factor go with --events-per-s or --bytes-per-s")
+            raise typer.BadParameter("--min-segments and --factor need --events-per-s or --bytes-per-s")
         return replace(current, segment_count=least, factor=parts)
 
     def retention(self) -> RetentionPolicy | None:
-        """Return the policy that is asked for; None if nothing is said.
+        """Return the requested retention policy; None without an option.
 
         Raises:
-            InvalidArgumentError: no size or duration, or bounds that make no sense together.
+            InvalidArgumentError: invalid size or duration, or contradictory bounds.
             typer.BadParameter: bounds that need another option.
         """
         min_bytes, max_bytes = parse_bounds(self.retain_bytes or "", parse_size)
@@ -163,7 +163,7 @@ class PolicyOptions:
 
 
 def scaling_text(policy: ScalingPolicy) -> str:
-    """Return a policy in words."""
+    """Describe a scaling policy."""
     if policy.kind == "fixed":
         return "fixed"
     target = f"{size_text(policy.target_per_s)}/s" if policy.kind == "bytes" else f"{policy.target_per_s:,} events/s"
@@ -174,7 +174,7 @@ def scaling_text(policy: ScalingPolicy) -> str:
 
 
 def times_text(bounds: EventTimeBounds | None) -> str:
-    """Return bounds of event times in words."""
+    """Describe bounds of event times."""
     if bounds is None:
         return "any"
     sides = (("before", bounds.past_s_max), ("after", bounds.future_s_max))
@@ -184,7 +184,7 @@ def times_text(bounds: EventTimeBounds | None) -> str:
 
 
 def retention_text(policy: RetentionPolicy | None) -> str:
-    """Return a policy in words."""
+    """Describe a retention policy."""
     if policy is None:
         return "everything, until it is truncated"
     bounds = [
@@ -197,5 +197,5 @@ def retention_text(policy: RetentionPolicy | None) -> str:
         )
         if text
     ]
-    what = {"size": "by size", "time": "by time", "consumption": "what a cursor has not passed"}[policy.kind]
+    what = {"size": "by size", "time": "by time", "consumption": "events that a cursor has not passed"}[policy.kind]
     return f"{what}: {', '.join(bounds)}" if bounds else what

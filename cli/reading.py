@@ -24,7 +24,7 @@ AnyReader = blocking.Reader | blocking.StreamsReader
 
 @dataclass(frozen=True, slots=True)
 class PrintOptions:
-    """How events are printed, and how many of them."""
+    """Output format, and number of events."""
 
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Stop after this number of events.", show_default="all")
@@ -41,10 +41,10 @@ class PrintOptions:
     ] = False
 
     def print(self, reader: AnyReader, *, at_once: bool = False) -> "pa.RecordBatch | None":
-        """Print events up to the limit; return what is left of the last batch, None without a limit or before it.
+        """Print events up to the limit; return the rest of the last batch, None without a limit or below it.
 
         Args:
-            at_once: print each batch before the next one is waited for.
+            at_once: print each batch before waiting for the next one.
         """
         from .batch_lines import json_lines, plain_lines
 
@@ -132,10 +132,10 @@ def tail(
 
 
 class _ReadRequest:
-    """What is to be read, as it was given on the command line: checked before the server is asked.
+    """The streams and places of the command line, checked before the server is called.
 
     Raises:
-        typer.BadParameter, InvalidArgumentError: it is nothing that can be read.
+        typer.BadParameter, InvalidArgumentError: they are invalid.
     """
 
     def __init__(
@@ -150,14 +150,14 @@ class _ReadRequest:
     ) -> None:
         self._parts = [Slice.parse(text) if is_slice(text) else text for text in streams]
         if isinstance(self._parts[0], Slice) and len(streams) == 1 and (start or end or key is not None):
-            raise typer.BadParameter("a slice has a start, an end and a key of its own")
+            raise typer.BadParameter("a slice has its own start, end and key")
         self._start = parse_choice(start or start_default)
         last = end or end_default
         self._end = parse_choice(last) if last else None
         self._key = key
 
     def open(self, client: blocking.Client) -> AnyReader:
-        """Return a reader of it."""
+        """Return a reader for the request."""
         first, *others = self._parts
         if isinstance(first, Slice) and not others:
             return client.reader(first)
@@ -167,21 +167,21 @@ class _ReadRequest:
 
 
 def _print_position(reader: AnyReader, rest: "pa.RecordBatch | None" = None) -> None:
-    """Say where to read on.
+    """Print where to continue reading.
 
     Args:
-        rest: what was read last and is not printed.
+        rest: events that were read but not printed.
     """
     cuts = reader.positions().values() if isinstance(reader, blocking.StreamsReader) else [reader.position()]
     for cut in cuts:
-        print_note(f"read on with --from '{cut if rest is None else before(cut, rest)}'")
+        print_note(f"continue with --from '{cut if rest is None else before(cut, rest)}'")
 
 
 def before(cut: StreamCut, rest: "pa.RecordBatch") -> StreamCut:
-    """Return the cut before the events of a batch that was read last, given the cut after them."""
+    """Return the cut before the events of the last batch, given the cut after them."""
     segments, offsets, indexes = (rest.column(name).to_pylist() for name in ("segment", "offset", "index"))
     places = dict(cut.positions)
-    # Backwards, so that the first event of a segment is what is left. Of several streams the batch is of one.
+    # Backwards, so that the first event of each segment remains. With several streams a batch is of one of them.
     for segment_id, offset, event_index in zip(reversed(segments), reversed(offsets), reversed(indexes), strict=True):
         if segment_id in places:
             places[segment_id] = Position(offset, event_index)

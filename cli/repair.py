@@ -1,4 +1,4 @@
-"""`millrace repair`: accept that content of the log is lost or contradicts itself, so that a server stores again."""
+"""`millrace repair`: accept the loss or contradiction of log content, so that the container is writable again."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -25,30 +25,30 @@ def repair(
         bool,
         typer.Option(
             "--accept-loss",
-            help="Give up for good what the log has lost or contradicts. Without this, nothing is changed.",
+            help="Accept for good what the log has lost or contradicts. Without this, nothing is changed.",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the log has lost or contradicts, and what accepting that would change; accept it with --accept-loss.
+    """Show what the log has lost or contradicts, and the effect of accepting that; accept it with --accept-loss.
 
-    If a part of the log is missing, the server still answers reads of what is left, but stores nothing: it could give
-    the positions of lost events to others. Put the missing files back if you can. Otherwise accept the loss: open
-    segments of streams are sealed where they end now and get successors, open raw segments continue after a hole, open
-    transactions are aborted, and writers have to be opened again. Then the server stores again.
+    If a part of the log is missing, the server still answers reads of the rest, but is read-only: otherwise it could
+    reuse the positions of lost events. Restore the missing files if you can. Otherwise accept the loss: open segments
+    of streams are sealed at their current end and get successors, open raw segments continue after a hole, open
+    transactions are aborted, and writers have to be opened again. Then the server accepts writes again.
 
-    With --store in place of a folder, the log is the one in the object store. To accept its loss, the container is
-    claimed as by a server that starts: stop the server that has it. A manifest that is missing or damaged is rebuilt
-    from the log, and cluster.json, too: stop all servers of the prefix first.
+    With --store instead of a folder, the log is the one in the object store. To accept its loss, this command claims
+    the container like a server that starts: stop the server that owns it. A manifest that is missing or damaged is
+    rebuilt from the log, and cluster.json, too: stop all servers of the prefix first.
 
-    If a record of the log does not fit what the log says elsewhere, a server refuses the damaged segment, stream,
-    writer or transaction, and serves everything else. Accepting that changes only what is damaged, in the same way.
+    If a record of the log contradicts other records, a server rejects changes of the damaged segment, stream, writer or
+    transaction, and serves everything else. Accepting that changes only the damaged entity, in the same way.
 
-    Settings of the server come from the environment, as for `millrace serve`. Exits with 1 when something is lost or
-    damaged that was not accepted.
+    Settings of the server come from the environment, as for `millrace serve`. Exits with 1 if a loss or damage was not
+    accepted.
     """
     if (data_dir is None) == (store is None):
-        raise typer.BadParameter("name a data folder, or an object store with --store")
+        raise typer.BadParameter("pass a data folder, or an object store with --store")
     url = checked_store(store) if store is not None else ""
     place = url or str(data_dir)
     found = list(repair_data(data_dir, store=url, accept_loss=accept_loss))
@@ -63,7 +63,7 @@ def repair(
 
 
 def _document(found: ContainerRepair) -> dict[str, Any]:
-    """Return a container as JSON has it (docs/operations.md)."""
+    """Return a container in the JSON form of docs/operations.md."""
     loss, plan = found.loss, found.plan
     return {
         "container": found.container,
@@ -93,9 +93,7 @@ def _print(place: str, lost: list[dict[str, Any]], *, is_accepted: bool, is_stor
             print_text(f"container {each['container']}: {each['manifest']}")
         if loss is not None:
             print_text(f"container {each['container']}: {loss['text']}")
-            print_text(
-                f"it may hold up to {size_text(loss['size_bytes'])} that were acknowledged since {loss['since']}"
-            )
+            print_text(f"the loss may be up to {size_text(loss['size_bytes'])} acknowledged since {loss['since']}")
         for damage in each["damages"][:LISTED_COUNT_MAX]:
             print_text(f"container {each['container']}: {damage['text']}")
         if len(each["damages"]) > LISTED_COUNT_MAX:
@@ -103,15 +101,15 @@ def _print(place: str, lost: list[dict[str, Any]], *, is_accepted: bool, is_stor
         if plan is not None:
             _print_plan(plan, is_accepted=is_accepted)
     if is_accepted:
-        print_done("the loss is accepted; a server stores again when it is started")
+        print_done("the loss is accepted; start the server to write again")
         return
     is_missing = any(each["loss"] is not None or each["manifest"] is not None for each in lost)
-    can_put_back = f"put the {'objects' if is_store else 'files'} back, or " if is_missing else ""
+    can_put_back = f"restore the {'objects' if is_store else 'files'}, or " if is_missing else ""
     print_note(f"nothing was changed: {can_put_back}accept the loss with --accept-loss")
 
 
 def _print_plan(plan: dict[str, Any], *, is_accepted: bool) -> None:
-    """Print what accepting changes."""
+    """Print the effect of accepting the loss."""
     sealed, holes = plan["sealed"], plan["holes"]
     rows = [(part["name"], part["length"], "sealed here, and replaced by a new segment") for part in sealed]
     rows += [(hole["name"], hole["start"], f"continues at {hole['end']}, the rest is damaged") for hole in holes]
@@ -128,4 +126,4 @@ def _print_plan(plan: dict[str, Any], *, is_accepted: bool) -> None:
     if plan["transactions"]:
         print_note(f"{count_text(len(plan['transactions']), 'open transaction')}: aborted")
     if plan["deleted"]:
-        print_note(f"{count_text(len(plan['deleted']), 'part')} of transactions that fit nowhere: deleted")
+        print_note(f"{count_text(len(plan['deleted']), 'part')} of unknown transactions: deleted")

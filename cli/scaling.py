@@ -44,11 +44,11 @@ def scale(
         ),
     ] = None,
 ) -> None:
-    """Split or merge segments while writers and readers continue; the order of each key stays."""
+    """Split or merge segments while writers and readers continue; the order of each key is kept."""
     if sum(option is not None for option in (split, merge, ranges)) != 1:
-        raise typer.BadParameter("give one of --split, --merge and --ranges")
+        raise typer.BadParameter("give exactly one of --split, --merge and --ranges")
     if (seal and ranges is None) or (at and split is None):
-        raise typer.BadParameter("--seal goes with --ranges, --at with --split")
+        raise typer.BadParameter("--seal needs --ranges, --at needs --split")
     sealed_ids = _segment_ids(seal or ())
     wanted = [] if ranges is None else parse_ranges(ranges)
     borders = [parse_fraction(text) for text in at or ()]
@@ -62,11 +62,11 @@ def scale(
         elif not sealed_ids:
             sealed_ids = segments_with_keys(before, wanted)
         if not sealed_ids:
-            print_note(f"{stream} has such segments; nothing was changed")
+            print_note(f"{stream} already has such segments; nothing was changed")
             return
         after = client.scale_stream(stream, seal=sealed_ids, ranges=wanted)
     if after.epoch == before.epoch:
-        print_note(f"{stream} was scaled so before; nothing was changed")
+        print_note(f"{stream} was already scaled like this; nothing was changed")
         return
     created = [str(segment.segment_id) for segment in after.segments if segment.epoch == after.epoch]
     print_done(
@@ -76,32 +76,32 @@ def scale(
 
 
 def parse_fraction(text: str) -> float | Fraction:
-    """Return the place in the key space that `0.25` or `1/3` means.
+    """Parse a place in the key space, `0.25` or `1/3`.
 
     Raises:
-        typer.BadParameter: it means none.
+        typer.BadParameter: it is invalid.
     """
     try:
-        # 1/3 is meant exactly; of 0.3333333333333333 the client finds out which border it is.
+        # 1/3 is exact; for 0.3333333333333333 the client finds the border that it stands for.
         value = Fraction(text.strip()) if "/" in text else float(text)
     except (ValueError, ZeroDivisionError):
-        raise typer.BadParameter(f"{text!r} is no fraction: write 0.25 or 1/3") from None
+        raise typer.BadParameter(f"{text!r} is not a fraction: write 0.25 or 1/3") from None
     if not 0 <= value <= 1:
         raise typer.BadParameter(f"{text} is outside of the key space, which goes from 0 to 1")
     return value
 
 
 def parse_ranges(text: str) -> Ranges:
-    """Return the ranges of keys in `0:0.25,0.25:1/2`.
+    """Parse ranges of keys, such as `0:0.25,0.25:1/2`.
 
     Raises:
-        typer.BadParameter: it is none.
+        typer.BadParameter: they are invalid.
     """
     ranges: Ranges = []
     for part in text.split(","):
         low, colon, high = part.partition(":")
         if not colon:
-            raise typer.BadParameter(f"{part!r} is no range of keys: write 0:0.25")
+            raise typer.BadParameter(f"{part!r} is not a range of keys: write 0:0.25")
         ranges.append((parse_fraction(low), parse_fraction(high)))
     return ranges
 
@@ -110,19 +110,19 @@ def split_ranges(keys: KeyRange, borders: Sequence[float | Fraction]) -> Ranges:
     """Return the parts of a segment: its halves, or the ranges between the given borders.
 
     Raises:
-        typer.BadParameter: a border is outside of it.
+        typer.BadParameter: a border is outside of the segment.
     """
     inner = sorted({int(Fraction(border) * KEY_SPACE) for border in borders}) or [(keys.low + keys.high) // 2]
     if not (keys.low < inner[0] and inner[-1] < keys.high):
         low, high = keys.fractions
-        raise typer.BadParameter(f"--at must be inside of the segment, between {low} and {high}")
-    # Whole numbers out of 2^64 are exact; 0 and 1 mean the same either way.
+        raise typer.BadParameter(f"--at must be inside the segment, between {low} and {high}")
+    # Whole numbers out of 2^64 are exact; 0 and 1 mean the same in both forms.
     whole = [keys.low, *inner, keys.high]
     return list(itertools.pairwise(whole))
 
 
 def merged_range(parts: Sequence[KeyRange]) -> Ranges:
-    """Return the one range of neighbours.
+    """Return the joined range of neighbours.
 
     Raises:
         typer.BadParameter: there are keys between them.
@@ -147,11 +147,11 @@ def _open_range(info: StreamInfo, segment_id: int) -> KeyRange:
         if segment.segment_id == segment_id:
             return segment.key_range
     known = ", ".join(str(segment.segment_id) for segment in info.open_segments)
-    raise typer.BadParameter(f"{segment_id} is no open segment of {info.name}, which has {known}")
+    raise typer.BadParameter(f"{segment_id} is not an open segment of {info.name}; open are {known}")
 
 
 def _segment_ids(texts: Sequence[str]) -> list[int]:
     try:
         return [int(part) for text in texts for part in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{','.join(texts)!r} is no list of segments: write 2,3") from None
+        raise typer.BadParameter(f"{','.join(texts)!r} is not a list of segments: write 2,3") from None

@@ -38,9 +38,9 @@ def append(
         int | None, typer.Option(min=0, metavar="N", help="Append only if the segment has this length.")
     ] = None,
 ) -> None:
-    """Append bytes and print the offset of the first one. When it is printed, they are durable.
+    """Append bytes and print the offset of the first one. Once it is printed, they are durable.
 
-    Standard input is appended in pieces of 1 MiB, each of them whole or not at all.
+    Standard input is appended in pieces of 1 MiB, each atomically.
     """
     if text is not None:
         with server.connect() as client:
@@ -106,7 +106,7 @@ def list_segments(
     prefix: Annotated[str, typer.Argument(help="Only names that start with this.")] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List segments, those of streams included (their names hold a `#`)."""
+    """List segments, including those of streams (whose names contain a `#`)."""
     with server.connect() as client:
         found = list(client.segments.list(prefix))
     if as_json:
@@ -117,7 +117,7 @@ def list_segments(
 
 @app.command()
 def seal(server: ServerTarget, segment: SegmentArgument) -> None:
-    """Seal a segment: it takes no more appends, forever."""
+    """Seal a segment: it accepts no more appends, forever."""
     with server.connect() as client:
         found = client.segments.seal(segment)
     print_done(f"sealed {segment} at {count_text(found.length, 'byte')}")
@@ -127,12 +127,12 @@ def seal(server: ServerTarget, segment: SegmentArgument) -> None:
 def truncate(
     server: ServerTarget,
     segment: SegmentArgument,
-    offset: Annotated[int, typer.Argument(min=0, help="Everything before this offset is deleted.")],
+    offset: Annotated[int, typer.Argument(min=0, help="Delete everything before this offset.")],
 ) -> None:
     """Delete the bytes before an offset, forever. The rest keeps its offsets."""
     with server.connect() as client:
         found = client.segments.truncate(segment, offset)
-    print_done(f"truncated {segment}: it holds [{found.start_offset}, {found.length}) now")
+    print_done(f"truncated {segment}: it now has [{found.start_offset}, {found.length})")
 
 
 @app.command()
@@ -142,7 +142,7 @@ def delete(server: ServerTarget, segment: SegmentArgument) -> None:
         if client.segments.delete(segment):
             print_done(f"deleted {segment}")
         else:
-            print_note(f"there is no segment {segment}; nothing was changed")
+            print_note(f"segment {segment} does not exist; nothing was changed")
 
 
 _COLUMNS = ("segment", "id", "start", "length", "events", "created", "state")

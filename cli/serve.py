@@ -47,8 +47,8 @@ def serve(
 ) -> None:
     """Run a server until SIGTERM, SIGHUP or Ctrl-C.
 
-    Settings come from options, the environment (MILLRACE_PART_OPTION), and a TOML file; the first one that has a value
-    wins. `millrace settings` lists them all.
+    Settings come from options, the environment (MILLRACE_PART_OPTION), and a TOML file; the first source with a value
+    takes precedence. `millrace settings` lists them all.
     """
     held = hold()
     options = given.load({"log.level": log_level, "log.format": log_format}).options
@@ -67,7 +67,7 @@ def serve(
 
 
 async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
-    # Loading the server takes longer than all the rest of the command line.
+    # Loading the server takes longer than the rest of the command line.
     with needs("server"):
         from millrace.server.app import Server
         from millrace.server.process import start_as_process
@@ -83,14 +83,14 @@ async def _serve(options: ServerOptions, *, with_banner: bool) -> None:
             terminal.print(_banner(server, options))
         await server.wait_for_end()
         if with_banner:
-            _print_end(terminal, "stopping: finishing what is under way")
+            _print_end(terminal, "stopping: finishing requests in progress")
     finally:
         await server.stop()
     _print_end(terminal, "stopped" if with_banner else "")
 
 
 def _print_end(terminal: Console, text: str) -> None:
-    """Print a line, and what is left of the log, unless the terminal was closed, which SIGHUP reports."""
+    """Print a line, and the rest of the log, unless the terminal was closed, which SIGHUP reports."""
     try:
         if text:
             terminal.print(Text(text, style="dim"))
@@ -110,7 +110,7 @@ def _banner(server: "Server", options: ServerOptions) -> Text:
         "console": f"http://{console}/  (metrics: http://{console}/metrics)" if console else "none",
         "data": str(options.data_folder),
         **({"history": str(options.store)} if options.store is not None else {}),
-        "holds": f"{getattr(content, 'streams', 0)} streams, {getattr(content, 'segments', 0)} segments",
+        "content": f"{getattr(content, 'streams', 0)} streams, {getattr(content, 'segments', 0)} segments",
         "recovered": f"{size_text(getattr(recovery, 'tail_bytes', 0))} from the log in "
         f"{duration_text(getattr(recovery, 'duration_s', 0.0))}, log ending: {getattr(recovery, 'ending', '').lower()}",
     }
@@ -118,7 +118,7 @@ def _banner(server: "Server", options: ServerOptions) -> Text:
         text.append(f"  {name:<10}", style="cyan")
         text.append(f"{value}\n")
     if torn := getattr(recovery, "torn_bytes", 0):
-        text.append(f"  an incomplete batch of {torn} bytes at the end of the log was cut\n", style="yellow")
+        text.append(f"  an incomplete batch of {torn} bytes at the end of the log was truncated\n", style="yellow")
     if damages := getattr(recovery, "damages", 0):
         text.append(f"  {damages} damaged places in the log; `millrace verify` names them\n", style="bold red")
     text.append("Ctrl-C stops it.  Try: millrace stream create demo/lines", style="dim")

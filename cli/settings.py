@@ -1,4 +1,4 @@
-"""`millrace settings`: what can be set about a server, to what it is set, and where."""
+"""`millrace settings`: the settings of a server, their values, and where these come from."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +19,12 @@ from .output import is_terminal, print_json, print_table, print_text
 
 @dataclass(frozen=True, slots=True)
 class ServerArguments:
-    """What the command line says of the settings of a server."""
+    """Settings of a server on the command line."""
 
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder with all data of the server; made if missing.", show_default="millrace-data"
+            metavar="DIR", help="Folder with all data of the server; created if missing.", show_default="millrace-data"
         ),
     ] = None
     listen: Annotated[
@@ -54,13 +54,13 @@ class ServerArguments:
         bool | None,
         typer.Option(
             "--standby",
-            help="While another server has the history, wait, and take over when it has ended; with --log object.",
+            help="Wait while another server owns the history, and take over when it has ended; needs --log object.",
             show_default="no",
         ),
     ] = None
     token_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="File that holds the token that clients must send.", show_default="none"),
+        typer.Option(metavar="FILE", help="File with the token that clients must send.", show_default="none"),
     ] = None
     insecure: Annotated[
         bool | None,
@@ -74,10 +74,10 @@ class ServerArguments:
     ] = None
 
     def load(self, more: Mapping[str, object]) -> LoadedSettings:
-        """Return the settings, with these and `more`, by name, before all others.
+        """Return the settings; these arguments and `more`, by name, take precedence over all others.
 
         Raises:
-            InvalidArgumentError: a setting that is none, or a value that cannot be.
+            InvalidArgumentError: a name is unknown, or a value invalid.
         """
         own = {
             "data_dir": self.data_dir,
@@ -103,9 +103,10 @@ def settings(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """List the settings of a server: value, default, where the value comes from, and what it does.
+    """List the settings of a server: value, default, source of the value, and description.
 
-    The command line wins over the environment, the environment over the file, and the file over the default.
+    The command line takes precedence over the environment, the environment over the file, and the file over the
+    default.
     """
     if name:
         with _as_wrong_usage():
@@ -145,7 +146,7 @@ def _record(setting: Setting) -> dict[str, Any]:
 
 @contextmanager
 def _as_wrong_usage() -> Iterator[None]:
-    """Make of a mistake in the settings what it is for a command: an argument that cannot be."""
+    """Turn an error in the settings into a usage error of the command."""
     try:
         yield
     except ConfigurationError as error:

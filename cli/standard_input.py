@@ -1,7 +1,7 @@
-"""Standard input for an event loop, whatever it is: a file, a pipe or a terminal.
+"""Standard input for an event loop, whether it is a file, a pipe or a terminal.
 
-A loop cannot wait for a file, and reading in its executor would hold up the end of the program until a line is typed.
-So a thread reads, one piece at a time, when it is asked to; it is a daemon, and may be left in the middle of a read.
+An event loop cannot wait for a file, and reading in its executor would delay the end of the program until a line is
+typed. So a thread reads, one piece at a time, on request; it is a daemon, and may be left in the middle of a read.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ PIECE_BYTES_MAX: Final = 1 * MIB
 def input_name(descriptor: int) -> str:
     """Return the path of the file that a descriptor reads, relative if it is below the working directory.
 
-    Without a file, or on a system that does not name it, this is "standard input".
+    Without a file, or on a system that does not name it, return "standard input".
     """
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -33,7 +33,7 @@ def input_name(descriptor: int) -> str:
 
 
 class StandardInput:
-    """Reads from a descriptor. Made in the event loop that waits for it; to be closed."""
+    """Reads from a descriptor. Create it in the event loop that uses it, and close it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -42,7 +42,7 @@ class StandardInput:
         threading.Thread(target=self._serve, name="standard input", daemon=True).start()
 
     async def read(self) -> bytes:
-        """Return the next piece, as much as there is; empty at the end. A cancelled read may lose a piece.
+        """Return the next available piece; empty at the end. A cancelled read may lose a piece.
 
         Raises:
             OSError: it cannot be read.
@@ -52,7 +52,7 @@ class StandardInput:
         return await future
 
     def close(self) -> None:
-        """End the thread, once it reads no more."""
+        """End the thread after its current read."""
         self._asked.put(None)
 
     def _serve(self) -> None:
@@ -65,7 +65,7 @@ class StandardInput:
             try:
                 self._loop.call_soon_threadsafe(_answer, future, data)
             except RuntimeError:
-                return  # the loop is closed: nobody waits for it
+                return  # the loop is closed: nothing waits for the result
 
 
 def _answer(future: "asyncio.Future[bytes]", data: bytes | OSError) -> None:

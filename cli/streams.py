@@ -25,7 +25,7 @@ from .scaling import scale
 app = Commands(no_args_is_help=True)
 
 LISTED_MAX: Final = 1000
-"""Streams listed with their sizes: each is asked for by itself, and there may be a million."""
+"""Streams listed with their sizes: each costs a request, and there may be a million."""
 
 
 @app.command()
@@ -53,7 +53,7 @@ def create(
         ),
     ] = None,
 ) -> None:
-    """Create a stream. One that exists is left as it is."""
+    """Create a stream. An existing stream stays unchanged."""
     configuration = StreamConfig(
         scaling=policies.scaling(segments=segments) or ScalingPolicy.fixed(1),
         retention=policies.retention(),
@@ -92,12 +92,12 @@ def update(
     tags: TagOption = None,
     untags: Annotated[list[str] | None, typer.Option("--untag", metavar="TAG", help="Remove a tag.")] = None,
 ) -> None:
-    """Change the policies and tags of a stream. Options that you do not give stay as they are, and so do the events."""
+    """Change the policies and tags of a stream. Policies without an option stay unchanged, and so do the events."""
     retention = policies.retention()
     if retain_all and retention is not None:
-        raise typer.BadParameter("--retain-all excludes the other ways to retain")
+        raise typer.BadParameter("--retain-all excludes the other --retain options")
     if is_fixed and segments is not None:
-        raise typer.BadParameter("--fixed keeps the segments as they are; --segments says how many there are to be")
+        raise typer.BadParameter("--fixed keeps the current segments; --segments sets their number")
     with server.connect() as client:
         found = client.stream_info(stream)
         current = found.configuration
@@ -111,7 +111,7 @@ def update(
             event_times=policies.times(current.event_times),
         )
         if wanted == current and segments in (None, count):
-            print_note(f"{stream} is so already; nothing was changed")
+            print_note(f"{stream} already has this configuration; nothing was changed")
             return
         updated = client.update_stream(stream, wanted)
     changes = _differences(current, wanted)
@@ -137,7 +137,7 @@ def list_streams(
             for name in client.list_streams(prefix, tag=tag):
                 print_text(name)
             return
-        # One more than is shown tells whether there are more.
+        # One more than is shown reveals whether there are more.
         names = list(islice(client.list_streams(prefix, tag=tag), limit + 1 if limit else None))
         found = [client.stream_info(name) for name in names[: limit or None]]
         if len(found) < len(names):
@@ -214,10 +214,10 @@ def seal(
     server: ServerTarget,
     stream: StreamArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Abort prepared transactions over it, which otherwise prevent this.")
+        bool, typer.Option("--force", help="Abort prepared transactions over it, which otherwise prevent sealing.")
     ] = False,
 ) -> None:
-    """Seal a stream: it takes no more events, forever. Its open transactions are aborted."""
+    """Seal a stream: it accepts no more events, forever. Its open transactions are aborted."""
     with server.connect() as client:
         client.seal_stream(stream, force=force)
     print_done(f"sealed {stream}")
@@ -225,7 +225,7 @@ def seal(
 
 @app.command()
 def release(server: ServerTarget, stream: StreamArgument) -> None:
-    """Release a stream from its exclusive writer, which is refused from then on. All writers may write again."""
+    """Release a stream from its exclusive writer, which is fenced from then on. All writers may write again."""
     with server.connect() as client:
         holder = client.stream_info(stream).exclusive_writer
         if client.release_stream(stream):
@@ -238,7 +238,7 @@ def release(server: ServerTarget, stream: StreamArgument) -> None:
 def truncate(
     server: ServerTarget,
     stream: StreamArgument,
-    cut: Annotated[str, typer.Argument(help=f"Everything before this place is deleted: {CHOICE_FORMS}.")],
+    cut: Annotated[str, typer.Argument(help=f"Delete everything before this place: {CHOICE_FORMS}.")],
 ) -> None:
     """Delete the events before a place, forever."""
     place = parse_choice(cut)
@@ -252,7 +252,7 @@ def truncate(
 def delete(
     server: ServerTarget,
     stream: StreamArgument,
-    is_sealed_first: Annotated[bool, typer.Option("--seal", help="Seal it first, if it is not.")] = False,
+    is_sealed_first: Annotated[bool, typer.Option("--seal", help="Seal it first, if it is not sealed.")] = False,
 ) -> None:
     """Delete a sealed stream with everything in it."""
     with server.connect() as client:
@@ -261,7 +261,7 @@ def delete(
         if client.delete_stream(stream):
             print_done(f"deleted {stream}")
         else:
-            print_note(f"there is no stream {stream}; nothing was changed")
+            print_note(f"stream {stream} does not exist; nothing was changed")
 
 
 app.command()(scale)
@@ -274,12 +274,12 @@ def _exclusive_text(writer: ExclusiveWriter) -> str:
 
 
 def _differences(before: StreamConfig, after: StreamConfig) -> list[str]:
-    """Return in words what an update changes."""
+    """Describe the changes of an update."""
     said: list[str] = []
     if after.scaling != before.scaling:
         said.append(f"scaling {scaling_text(after.scaling)}")
     if after.retention != before.retention:
-        said.append(f"it keeps {retention_text(after.retention)}")
+        said.append(f"retention {retention_text(after.retention)}")
     if after.event_times != before.event_times:
         said.append(f"event times {times_text(after.event_times)}")
     if after.tags != before.tags:

@@ -1,4 +1,4 @@
-"""`millrace txn`: transactions that are not over, how one ended, deciding over it; and producers."""
+"""`millrace txn`: open and prepared transactions, their outcomes, commit and abort; and producers."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -56,11 +56,11 @@ def list_transactions(server: ServerTarget, as_json: JsonOption = False) -> None
 
 @app.command()
 def info(server: ServerTarget, name: NameArgument, as_json: JsonOption = False) -> None:
-    """Show the state of a transaction, or how it ended; the exit code is 1 if that is not known."""
+    """Show the state of a transaction, or its outcome; the exit code is 1 if that is unknown."""
     with server.connect() as client:
         found = client.transaction_outcome(name)
     if found.state is TransactionState.UNKNOWN:
-        print_error(f"there is no transaction {name}, or it was forgotten")
+        print_error(f"transaction {name} does not exist, or was forgotten")
         raise typer.Exit(FAILED)
     begun_us, decided_us = (None if at is None else unix_us_of(at) for at in (found.begun_at, found.decided_at))
     if as_json:
@@ -94,7 +94,7 @@ def info(server: ServerTarget, name: NameArgument, as_json: JsonOption = False) 
 
 @app.command()
 def commit(server: ServerTarget, name: NameArgument) -> None:
-    """Commit a prepared transaction; committing again changes nothing."""
+    """Commit a prepared transaction; idempotent."""
     with server.connect() as client:
         found = client.commit_transaction(name)
     at = "" if found.decided_at is None else f" at {time_text(unix_us_of(found.decided_at))}"
@@ -111,19 +111,19 @@ def abort(
 ) -> None:
     """Abort an open or prepared transaction, by its name or its number. Its events are deleted."""
     if (name is None) == (number is None):
-        raise typer.BadParameter("write the name of a transaction, or --number N")
+        raise typer.BadParameter("pass the name of a transaction, or --number N")
     with server.connect() as client:
         changed = client.abort_transaction(name, number=number)
     subject = name or number
     if changed:
         print_done(f"aborted transaction {subject}")
     else:
-        print_note(f"transaction {subject} was aborted before; nothing was changed")
+        print_note(f"transaction {subject} was already aborted; nothing was changed")
 
 
 @app.command()
 def producer(server: ServerTarget, writer_id: WriterIdArgument, as_json: JsonOption = False) -> None:
-    """Show who uses the writer id of a producer, and what was committed last under it."""
+    """Show who uses the writer id of a producer, and its last committed sequence."""
     with server.connect() as client:
         found = client.producer_info(writer_id)
     if as_json:
@@ -132,7 +132,7 @@ def producer(server: ServerTarget, writer_id: WriterIdArgument, as_json: JsonOpt
     print_facts(
         {
             "producer": found.writer_id,
-            "holder": found.holder or "none: the next one that begins",
+            "holder": found.holder or "none: the next program that begins",
             "run": found.run or "none",
             "last sequence": "none" if found.last_sequence is None else found.last_sequence,
             "fenced runs": ", ".join(found.fenced_runs) or "none",
@@ -148,11 +148,11 @@ def reset(
     holder: Annotated[
         str | None,
         typer.Option(
-            metavar="HOLDER", help="The program that gets the writer id; without it, the next one that begins."
+            metavar="HOLDER", help="The program that gets the writer id; by default, the next one that begins."
         ),
     ] = None,
 ) -> None:
-    """Give the writer id of a producer to another program, if its holder is gone for good. Its sequences start over."""
+    """Assign the writer id of a producer to another program, if its holder is gone. Its sequences start over."""
     with server.connect() as client:
         changed = client.reset_producer(writer_id, holder=holder)
     whose = f"producer {writer_id} belongs to {holder or 'the next one that begins'}"

@@ -1,4 +1,4 @@
-"""`millrace verify`: go through a data folder or an object store and name what is not as it was written."""
+"""`millrace verify`: check every byte of a data folder or an object store, and report damage."""
 
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -23,16 +23,16 @@ def verify(
     store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check every byte of a data folder against its checksums, and that its files fit together.
+    """Check every byte of a data folder against its checksums, and that its files are consistent.
 
-    Chunks and copies of checkpoints are read from the object store where the folder has its history there. With
-    --store alone, what could be restored from the store is checked; a server may use it meanwhile.
+    Chunks and copies of checkpoints are read from the object store if the folder has its history there. With --store
+    alone, check what could be restored from the store; a server may use it meanwhile.
 
-    Exits with 1 when anything is damaged or missing, and names each file and offset. Changes nothing.
+    Exits with 1 if anything is damaged or missing, and names each file and offset. Changes nothing.
     """
     url = checked_store(store) if store else store_of(data_dir) if data_dir else ""
     if data_dir is None and not url:
-        raise typer.BadParameter("name a data folder, or an object store with --store")
+        raise typer.BadParameter("pass a data folder, or an object store with --store")
     with progress("verifying", total=None, in_bytes=True) as update:
 
         def show(step: Progress) -> None:
@@ -59,7 +59,7 @@ def _print(result: Verification, place: str) -> None:
     for note in result.notes:
         print_note(f"note: {note}")
     if not result.findings:
-        print_text(Text("everything is as it was written", style="green"))
+        print_text(Text("no damage found", style="green"))
         return
     print_table(
         ("file", "offset", "bytes", "what", "lost"),

@@ -1,4 +1,4 @@
-"""What of an input is stored, line by line, and how the writing of it is resumed."""
+"""Counts the stored lines of an input, and explains how to resume it."""
 
 import shlex
 from collections import deque
@@ -15,15 +15,15 @@ class LineOutcome(Protocol):
     """A future of a writer."""
 
     def done(self) -> bool:
-        """Whether it is known if the lines are stored."""
+        """Whether the outcome is known."""
         ...
 
     def cancelled(self) -> bool:
-        """Whether it never will be."""
+        """Whether it was cancelled, so that the outcome stays unknown."""
         ...
 
     def exception(self) -> BaseException | None:
-        """Why they are not."""
+        """Why the lines are not stored."""
         ...
 
 
@@ -32,10 +32,10 @@ class LineAccount:
     """Counts lines.
 
     Attributes:
-        stored_through: the number of the last line up to which all are stored; -1 if none is.
-        stored_count: how many are known to be stored.
-        sent_count: how many were given to the writer.
-        size_bytes: of those.
+        stored_through: number of the last line up to which all are stored; -1 if none is.
+        stored_count: lines that are known to be stored.
+        sent_count: lines that were passed to the writer.
+        size_bytes: of those lines.
     """
 
     stored_through: int = -1
@@ -46,20 +46,20 @@ class LineAccount:
     _pending: deque[tuple[Lines, LineOutcome]] = field(default_factory=deque)
 
     def sent(self, lines: Lines, outcome: LineOutcome) -> None:
-        """Count lines that were given to the writer."""
+        """Count lines that were passed to the writer."""
         self.sent_count += len(lines.lines)
         self.size_bytes += sum(map(len, lines.lines))
         self._pending.append((lines, outcome))
         self._settle()
 
     def close(self) -> None:
-        """Count what is known by now: nothing more will be."""
+        """Count the final state: no further outcomes will arrive."""
         self._settle()
         self.stored_count += sum(len(lines.lines) for lines, outcome in self._pending if _is_stored(outcome))
 
     @property
     def doubtful_count(self) -> int:
-        """How many lines after `stored_through` may be stored, or are."""
+        """Number of lines after `stored_through` that may be stored, or are."""
         return self.sent_count - self._first_count
 
     def _settle(self) -> None:
@@ -76,13 +76,13 @@ def _is_stored(outcome: LineOutcome) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeAdvice:
-    """How the same writing is done again.
+    """How to resume the same input.
 
     Attributes:
         arguments: of `millrace`.
-        resumed_through: what earlier runs under the writer id have stored; -1 for nothing.
+        resumed_through: the last line stored by earlier runs under the writer id; -1 for none.
         header_number: of the line that names the columns, which is needed again; 0 if none does.
-        is_typed: the lines are typed, so there is nothing that could be given again.
+        is_typed: the lines are typed, so that they cannot be passed again.
     """
 
     arguments: Sequence[str]
@@ -92,14 +92,14 @@ class ResumeAdvice:
     is_typed: bool = False
 
     def text(self, account: LineAccount, stream: str) -> str:
-        """Say how many lines are stored, and what to do with the others."""
+        """Return a text with the number of stored lines, and how to write the others."""
         stored = account.stored_count
         said = f"{count_text(stored, 'line')} {'is' if stored == 1 else 'are'} stored in {stream}"
         if self.resumed_through > 0:
             said += f", after line {self.resumed_through:,} of earlier runs"
         command = shlex.join(["millrace", *self.arguments])
         if self.writer_id is not None:
-            return f"{said}; to resume, give the whole input again, and what is stored is left out: {command} < FILE"
+            return f"{said}; to resume, give the whole input again, and stored lines are skipped: {command} < FILE"
         if account.doubtful_count:
             doubtful = count_text(account.doubtful_count, "line")
             said += f"; up to {doubtful} after line {max(account.stored_through, 0):,} may be, too"

@@ -1,4 +1,4 @@
-"""`millrace writer`: how far a persistent writer has come, and where one resumes that was refused."""
+"""`millrace writer`: progress of a persistent writer, and reset of a rejected one."""
 
 from typing import Annotated
 
@@ -27,7 +27,7 @@ def info(
         typer.Option(
             min=1,
             metavar="N",
-            help="Say whether the event with this number is stored; the exit code is 1 unless it is.",
+            help="Show whether the event with this number is stored; the exit code is 1 unless it is.",
         ),
     ] = None,
     segment: Annotated[
@@ -40,11 +40,11 @@ def info(
 ) -> None:
     """Show a writer with an id: when it was active, its epoch, and its last stored event in each segment."""
     if segment is not None and event is None:
-        raise typer.BadParameter("--segment is for --event")
+        raise typer.BadParameter("--segment needs --event")
     with server.connect() as client:
         found = client.writer_info(stream, writer_id)
     if found is None:
-        print_error(f"writer {writer_id} was never opened, or it expired so long ago that nothing of it is left")
+        print_error(f"writer {writer_id} was never opened, or expired so long ago that it was forgotten")
         raise typer.Exit(FAILED)
     outcome = None if event is None else _outcome(found, event, segment)
     if as_json:
@@ -65,15 +65,15 @@ def reset(
         typer.Option(
             min=-1,
             metavar="SEQUENCE",
-            help="Where the writer resumes: everything up to this sequence counts as stored, nothing above it.",
+            help="The writer resumes after this sequence: everything up to it counts as stored, nothing above it.",
         ),
     ],
 ) -> None:
-    """Let a writer that was refused for its sequences resume; the exit code is 1 if none was refused."""
+    """Reset the sequences of a rejected writer; the exit code is 1 if none was rejected."""
     with server.connect() as client:
         changed = client.reset_sequences(stream, writer_id, stored_through=stored_through)
     if not changed:
-        print_error(f"no sequence of writer {writer_id} was refused; nothing is changed")
+        print_error(f"no sequence of writer {writer_id} was rejected; nothing was changed")
         raise typer.Exit(FAILED)
     print_done(f"writer {writer_id} resumes on {stream} after sequence {stored_through}")
 
@@ -85,7 +85,7 @@ def _outcome(found: WriterInfo, event: int, segment_id: int | None) -> EventOutc
             raise InvalidArgumentError(
                 f"numbers start from 1 in each segment: add --segment, one of {', '.join(map(str, segment_ids))}"
             )
-        segment_id = segment_ids[0] if segment_ids else 0  # of no matter where it has expired
+        segment_id = segment_ids[0] if segment_ids else 0  # any segment will do if the writer has expired
     return found.outcome(segment_id, event)
 
 
@@ -113,10 +113,10 @@ def _print_facts(found: WriterInfo, event: int | None, outcome: EventOutcome | N
     if not found.sequences.is_empty:
         facts["stored through"] = f"sequence {found.stored_through:,}"
     if outcome is not None:
-        text = "not known any more: the writer has expired" if outcome is EventOutcome.EXPIRED else outcome.value
+        text = "unknown: the writer has expired" if outcome is EventOutcome.EXPIRED else outcome.value
         facts[f"event {event}"] = text
     print_facts(facts)
     if found.expired_us is None:
         print_table(("segment", "last event"), found.last_event_numbers.items())
     else:
-        print_note("what it stored can be found by reading the stream; open it with start_over_if_expired=True")
+        print_note("read the stream to find out what it stored; open it with start_over_if_expired=True")

@@ -1,4 +1,4 @@
-"""`millrace write`: lines in, events out; however it ends, it says how many lines are stored and how to resume."""
+"""`millrace write`: writes lines as events; at any end it prints how many are stored and how to resume."""
 
 import asyncio
 import signal
@@ -31,7 +31,7 @@ from .write_account import LineAccount, ResumeAdvice
 T = TypeVar("T")
 
 END_WAIT_S: Final = 5.0
-"""How long an end that comes early waits for what is on its way to be stored."""
+"""How long an early end waits for pending lines to be stored."""
 _SIGNALS: Final = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -69,14 +69,14 @@ def write(
 ) -> None:
     """Write each line of standard input as an event. With exit code 0, all of them are durable.
 
-    Lines are sent as they come, so `tail -f log | millrace write app/log` works. Empty lines are not written. If it
-    is interrupted, it says how many lines are stored, and how to resume.
+    Lines are sent as they arrive, so `tail -f log | millrace write app/log` works. Empty lines are not written. If
+    interrupted, the command prints how many lines are stored, and how to resume.
     """
     options = {"--key-field": key_field, "--key": key, "--writer-id": writer_id}
     flags = {"--keys": with_keys, "--json": as_json}
     ways = [name for name, value in (options | flags).items() if value not in (None, False) and name != "--writer-id"]
     if len(ways) > 1:
-        raise typer.BadParameter(f"give one of {' and '.join(ways)}")
+        raise typer.BadParameter(f"give only one of {' and '.join(ways)}")
     started_s = time.monotonic()
     arguments = ["write", stream, *(name for name, is_given in flags.items() if is_given)]
     arguments += [part for name, value in options.items() if value is not None for part in (name, value)]
@@ -108,7 +108,7 @@ def write(
 
 
 class _StopSignal(BaseException):
-    """A signal has ended the writing."""
+    """A signal has ended the run."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)
@@ -116,15 +116,15 @@ class _StopSignal(BaseException):
 
 
 class _LeaveWriter(BaseException):
-    """Leaves the writer without waiting: what could be waited for was."""
+    """Leaves the writer without waiting: the run has waited already."""
 
 
 class _WriteRun:
     """One run of `millrace write`.
 
     Attributes:
-        account: what is stored; complete when `run` has returned.
-        resuming: how to do the rest.
+        account: the stored lines; complete when `run` has returned.
+        resuming: how to write the rest.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class _WriteRun:
         self.key_field: str | None = None
         self.is_to_create = False
         self._signal: signal.Signals | None = None
-        # While lines are written: what ends that, a signal or why the writer failed, once it is known.
+        # While lines are written: the reason for ending, a signal or a failure of the writer, once it is known.
         self._stop: asyncio.Future[BaseException] | None = None
 
     async def run(self) -> BaseException | None:
-        """Write all lines; return what has ended it early, None where nothing did."""
+        """Write all lines; return the reason of an early end, None if there is none."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -181,8 +181,8 @@ class _WriteRun:
                 self._stop = asyncio.get_running_loop().create_future()
                 try:
                     await self._write(writer)
-                except (Exception, _StopSignal) as error:  # whatever it is, what was taken before it is stored
-                    # Of a server that is away nothing is heard now; another signal ends the wait, too.
+                except (Exception, _StopSignal) as error:  # for any reason, earlier lines are stored
+                    # An unreachable server does not answer now; another signal ends the wait, too.
                     with suppress(TimeoutError, MillraceError):
                         async with asyncio.timeout(END_WAIT_S):
                             await writer.flush()
@@ -192,8 +192,8 @@ class _WriteRun:
         """Write all lines of standard input, and wait until they are stored.
 
         Raises:
-            LineError, KeyFieldError, InvalidArgumentError: a line cannot be written; those before it were.
-            _StopSignal: a signal came.
+            LineError, KeyFieldError, InvalidArgumentError: a line cannot be written; earlier lines were.
+            _StopSignal: a signal arrived.
         """
         records = InputRecords(can_be_csv=self.key_field is not None)
         source = StandardInput(sys.stdin.fileno())
@@ -213,7 +213,7 @@ class _WriteRun:
         await self._unless_stopped(writer.flush())
 
     async def _take(self, writer: Writer, lines: Lines) -> None:
-        """Give lines to the writer. Raises as `_write`."""
+        """Pass lines to the writer. Raises as `_write`."""
         if self.key_field is not None and self._item_of is None:
             lines = self._begin_keys(self.key_field, lines)
         lines = lines.after(self.resuming.resumed_through)
@@ -227,7 +227,7 @@ class _WriteRun:
             raise failure
 
     def _begin_keys(self, field: str, lines: Lines) -> Lines:
-        """Find out what the lines are; return them without the header, if the first is one."""
+        """Detect the format of the lines; return them without the header, if the first one is a header."""
         key_of, is_header = key_reader(field, lines.lines[0])
         self._item_of = lambda line: Item(line, key_of(line))
         if not is_header:
@@ -254,7 +254,8 @@ class _WriteRun:
                 raise LineError(
                     _first_number(lines.numbers[0], lines.lines[0]), f"cannot be written: {error}"
                 ) from error
-            # Nothing of a refused call is taken. One by one, the lines before the wrong one are, and it has a number.
+            # A rejected call writes nothing. One by one, the lines before the wrong one are written, and it has a
+            # number.
             for at in range(len(lines.lines)):
                 self._send(writer, lines.part(at, at + 1), None if items is None else items[at : at + 1])
             return
@@ -262,16 +263,16 @@ class _WriteRun:
         future.add_done_callback(self._note_failure)
 
     def _note_failure(self, outcome: "asyncio.Future[WriteResult]") -> None:
-        """End the wait for the next line where the writer has failed."""
+        """End the wait for the next line if the writer has failed."""
         failure = None if outcome.cancelled() else outcome.exception()
         if failure is not None and self._stop is not None and not self._stop.done():
             self._stop.set_result(failure)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what some work returns, unless a signal comes before, or the writer fails: the work is cancelled.
+        """Return the result of work, unless a signal arrives first, or the writer fails: then the work is cancelled.
 
         Raises:
-            _StopSignal: a signal came.
+            _StopSignal: a signal arrived.
             MillraceError: why the writer failed.
         """
         assert self._stop is not None
@@ -290,7 +291,7 @@ class _WriteRun:
 
 @contextmanager
 def _handling(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Let signals call a function, where they reach this thread and are not ignored, as under `nohup`."""
+    """Call a function on signals, if they reach this thread and are not ignored, as under `nohup`."""
     loop = asyncio.get_running_loop()
     is_main = threading.current_thread() is threading.main_thread()
     handled = [each for each in _SIGNALS if is_main and signal.getsignal(each) is not signal.SIG_IGN]
@@ -304,7 +305,7 @@ def _handling(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 
 def _items(item_of: ItemOf, lines: Lines) -> tuple[list[Item], LineError | None]:
-    """Return what lines say, up to the first one that says nothing, and what is wrong with that."""
+    """Parse lines, up to the first invalid one; return the items, and the error."""
     items: list[Item] = []
     for number, line in zip(lines.numbers, lines.lines, strict=True):
         try:
@@ -327,7 +328,7 @@ def _first_number(number: int, record: bytes) -> int:
 def _parts(numbers: Sequence[int], items: list[Item] | None, *, is_numbered: bool) -> Iterator[tuple[int, int]]:
     """Yield start and end of the parts that can each be one call of a writer.
 
-    All events of a call have a key, or none has; so with their times. With numbers, none is missing between.
+    Either all events of a call have a key, or none; and so with their times. With sequences, none is missing between.
     """
     count = len(numbers) if items is None else len(items)
     start = 0

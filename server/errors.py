@@ -192,7 +192,7 @@ class ChunkIdentityError(ChunkCorruptError):
     """
 
     def __init__(self, name: str, offset: int, *, found: str, expected: str) -> None:
-        super().__init__(name, offset, f"the summary says {found}, but expected is {expected}")
+        super().__init__(name, offset, f"the file holds {found}, expected {expected}")
         self.found = found
         self.expected = expected
 

@@ -151,7 +151,7 @@ def _say_proved(findings: Sequence[Finding], *, screen: Screen, is_proved: bool)
     for finding in findings:
         screen.line(Text(f"{finding.file} at {finding.offset}: {finding.what}", style="bold red"))
     if not findings:
-        screen.line("every checksum, and every segment against chunks and log: everything is as it was written")
+        screen.line("checked every checksum, and every segment against chunks and log: no damage found")
     screen.line()
     if is_proved:
         screen.line(

@@ -23,7 +23,7 @@ def test_the_escapes_are_the_documented_ones() -> None:
 
 @table("text", ["\\", "a\\b", "\\\\\\"])
 def test_what_escapes_nothing_is_refused_with_what_does(text: str) -> None:
-    with pytest.raises(ValueError, match=r"escapes nothing in a key: write ") as refused:
+    with pytest.raises(ValueError, match=r"is not a valid escape in a key: use ") as refused:
         unescape_key(text)
     for escape in str(refused.value).partition(": write ")[2].split(", "):
         assert unescape_key(escape) is not None

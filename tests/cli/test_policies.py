@@ -95,4 +95,4 @@ def test_policies_in_words() -> None:
     assert "1.0 MiB/s a segment" in scaling_text(ScalingPolicy.by_bytes_per_s(1 << 20))
     assert retention_text(None) == "everything, until it is truncated"
     assert retention_text(RetentionPolicy.by_time(max_age_s=604_800)) == "by time: nothing older than 7 d 0 h"
-    assert retention_text(RetentionPolicy.by_consumption()) == "what a cursor has not passed"
+    assert retention_text(RetentionPolicy.by_consumption()) == "events that a cursor has not passed"

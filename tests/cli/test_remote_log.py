@@ -158,7 +158,7 @@ def test_a_loss_in_a_store_is_shown_and_accepted(lost: Lost, run: Run, tmp_path:
     assert (hole["name"], hole["start"]) == ("raw/a", 1000)
     assert keys_in(lost.bucket) == before
     said = run("repair", "--store", url)
-    assert (said.code, "put the objects back" in " ".join(said.err.split())) == (1, True), said.err
+    assert (said.code, "restore the objects" in " ".join(said.err.split())) == (1, True), said.err
 
     accepted = run("repair", "--store", url, "--accept-loss", "--json")
     assert (accepted.code, repaired_container(accepted.json)) == (0, container | {"accepted": True})

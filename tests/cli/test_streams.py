@@ -51,7 +51,7 @@ def test_only_a_sealed_stream_is_deleted(ask: Run) -> None:
     assert refused.code == 1
     assert "--seal" in refused.err
     assert deleted.code == 0
-    assert "there is no stream" in ask("stream", "delete", "streams/deleted").err
+    assert "does not exist; nothing was changed" in ask("stream", "delete", "streams/deleted").err
 
 
 def test_a_sealed_stream_says_so(ask: Run) -> None:

@@ -140,7 +140,7 @@ def test_a_producer_is_shown_and_reset(ask: Run, running: TestServer) -> None:
         "writer_id": "query-x", "holder": None, "run": None, "last_sequence": None, "fenced_runs": ["r1", "r2", "s1"],
         "fingerprint": None,
     }  # fmt: skip
-    assert "the next one that begins" in ask("txn", "producer", "query-x").out
+    assert "the next program that begins" in ask("txn", "producer", "query-x").out
 
 
 def test_a_producer_is_deleted(ask: Run, running: TestServer) -> None:

@@ -62,7 +62,7 @@ def test_what_was_checked_is_told(run: Run, stopped_folder: Path) -> None:
 
     assert "3 segments" in outcome.out
     assert "3 chunks" in outcome.out
-    assert "everything is as it was written" in outcome.out
+    assert "no damage found" in outcome.out
 
 
 def test_verifying_changes_no_file(verify: Verify, stopped_folder: Path) -> None:

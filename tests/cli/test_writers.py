@@ -96,7 +96,7 @@ def test_a_writer_that_has_expired_is_shown_as_such(run: Run, tmp_path: Path) ->
 
     assert (shown.code, found.code) == (1, 1)
     assert "expired at 2023-11-14 22:4" in shown.out
-    assert "not known any more" in shown.out
+    assert "unknown: the writer has expired" in shown.out
     assert "start_over_if_expired" in shown.err
     assert found.json["expired_us"] > found.json["active_us"]
     assert found.json["segments"] == []

@@ -202,7 +202,7 @@ def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(write: 
     outcome = write("events/too-long", b"one\n\n" + b"x" * (9 << 20) + b"\nfour\n")
 
     assert outcome.code == 2
-    assert "input: line 3 is longer than 8.0 MiB, the most of an event" in outcome.err
+    assert "input: line 3 is longer than 8.0 MiB, the maximum of an event" in outcome.err
     assert "1 line is stored in events/too-long; to resume after line 1: tail -n +2 FILE | millrace" in outcome.err
     assert ask("read", "events/too-long").out == "one\n"
 

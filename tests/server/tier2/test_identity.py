@@ -67,7 +67,7 @@ async def test_a_chunk_under_the_name_of_another_is_refused(other: ChunkId, held
 
         assert isinstance(error, ChunkIdentityError)
         assert (error.found, error.expected) == (held, "bytes [1000, 1500) of segment 7 from epoch 2")
-        assert f"{chunk_name(meant)}: the file holds {held} where bytes [1000, 1500) of segment 7" in str(error)
+        assert f"{chunk_name(meant)}: the file holds {held}, expected bytes [1000, 1500) of segment 7" in str(error)
 
 
 @pytest.mark.asyncio
@@ -96,7 +96,7 @@ async def test_a_forged_summary_is_refused(fields: dict[str, int]) -> None:
 
     error = await error_of(name, forged(data, b"", **fields))
 
-    assert any(reason in str(error) for reason in ("is invalid", "were published", "the summary says"))
+    assert any(reason in str(error) for reason in ("is invalid", "were published", "the file holds"))
 
 
 @pytest.mark.asyncio
