@@ -190,7 +190,7 @@ def test_a_folder_that_no_server_starts_on_is_named(run: Run, served: Served) ->
     ask(served.bucket, "DELETE", key_of(served, "c0000/manifest"))
     findings = run("verify", served.folder, "--json").json["findings"]
     (what,) = [finding["what"] for finding in findings if finding["file"] == "containers/0000/claim.json"]
-    assert "holds no c0000/manifest" in what
+    assert "contains no c0000/manifest" in what
 
 
 def test_an_object_of_a_store_is_shown_like_a_file(run: Run, served: Served) -> None:

@@ -169,7 +169,7 @@ def test_copies_that_are_gone_are_told_if_the_log_needs_them(folder: Path) -> No
     for path in copies(folder):
         path.unlink()
 
-    assert "no copy of the checkpoint is there" in findings(folder)["tier2/c0000/checkpoints"]
+    assert "no copy of the checkpoint exists" in findings(folder)["tier2/c0000/checkpoints"]
 
 
 def test_an_older_checkpoint_is_told_and_its_newest_copy_used(folder: Path, made: Path) -> None:
