@@ -1,17 +1,18 @@
-"""The appends that a server has taken and whose outcome the client does not know: in which order they are told.
+"""Appends that a server has accepted and not yet answered, and the order of their outcomes.
 
-Outcomes leave in the order of the request ids: acks are cumulative, an error comes after the acks of all before it.
+Outcomes are sent in the order of the request ids: acks are cumulative, and an error follows the acks of all appends
+before it.
 
-A failed append breaks the pipeline of its writer to its segment (appends without a writer share one): what the client
-had already sent after it must not be applied, or an ordered pipeline would skip. The server cannot know what the client
-had sent before it saw the error, so it asks: a PING goes out after the error, and appends of that writer to that
-segment fail until its PONG comes back. Every client answers PINGs in order with what it sends, so this needs nothing of
-it (decision 0008). The state of one pipeline:
+A failed append breaks the pipeline of its writer to its segment (appends without a writer share one): appends that the
+client sent before it saw the error must not be applied, or an ordered pipeline would skip one. The server cannot know
+what the client had sent by then, so it sends a PING after the error, and appends of that writer to that segment fail
+until its PONG arrives. Every client answers PINGs in order with its other frames, so this needs no support by the
+client (decision 0008). The state of one pipeline:
 
     WHOLE     an append fails         -> BROKEN     its error waits for the outcomes of those before it
-    BROKEN    the error is told       -> ASKED      with a PING after it: ahead of the error, the client would answer
+    BROKEN    the error is sent       -> ASKED      followed by a PING: before the error, the client would answer
                                                     before it could know
-    ASKED     the PONG of that PING,  -> WHOLE      all that was sent before the client knew has arrived
+    ASKED     the PONG of that PING,  -> WHOLE      everything sent before the client knew has arrived
               or of one after it
     BROKEN and ASKED                                every append fails with PIPELINE_BROKEN
 """
@@ -36,15 +37,15 @@ class TakenAppends:
     """The appends of one run, which have one outcome.
 
     Attributes:
-        settled: whether the outcome is known; then `error` says how they failed, None if they are durable.
-        offset: of the first byte of the first append, -1 where it is not kept.
+        settled: whether the outcome is known; then `error` is the failure, None if they are durable.
+        offset: of the first byte of the first append, -1 if unknown.
         duplicate: whether all of them were stored before.
     """
 
     __slots__ = ("count", "duplicate", "error", "offset", "request_id", "segment_id", "settled", "writer_number")
 
     def __init__(self, run: AppendRun) -> None:
-        # Not the run itself, which would hold its frames until the client is told.
+        # Not the run itself, which would keep its frames alive until the client is answered.
         self.segment_id = run.segment_id
         self.writer_number = run.writer_number
         self.request_id = run.request_id
@@ -89,13 +90,13 @@ class AppendPipeline:
     def is_broken(self, segment_id: int, writer_number: int) -> bool:
         """Return whether an append failed, and the client may not have known when it sent the next one.
 
-        Each writer has a pipeline of its own: what one was refused says nothing of what another has stored.
+        Each writer has its own pipeline: a rejection of one writer means nothing for the events of another.
         """
         return bool(self._broken) and (segment_id, writer_number) in self._broken
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether an outcome is known and its turn has come."""
+        """Whether the next outcome in order is known."""
         return bool(self._taken) and self._taken[0].settled
 
     def pong(self, barrier: int) -> None:
@@ -106,7 +107,7 @@ class AppendPipeline:
             }
 
     def take_frames(self) -> list[bytes]:
-        """Return the frames for all outcomes that are known and whose turn it is."""
+        """Return the frames of all known outcomes whose turn it is."""
         taken = self._taken
         frames: list[bytes] = []
         entries: list[tuple[int, int, int, int]] = []

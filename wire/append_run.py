@@ -1,7 +1,7 @@
-"""The one record of a run of appends, from the scan of the receive buffer through the log to the memtable.
+"""A run of appends, the one record from the scan of the receive buffer through the log to the memtable.
 
-A run is some whole frames of one segment and one writer that follow one another. It is scanned, admitted, logged, made
-durable and read as one; only what really differs per append (its outcome) has a record of its own.
+A run consists of some whole, consecutive frames of one segment and one writer. It is scanned, admitted, logged, made
+durable and read as one; only the outcome, which differs per append, has a record of its own.
 """
 
 from dataclasses import dataclass, replace
@@ -27,23 +27,23 @@ class Sequences(NamedTuple):
 class AppendRun:
     """Some whole appends of one segment and one writer, or one control record of the log.
 
-    It carries what the scan found, what of that the log stores, and what admission has decided (`offset`): nothing is
-    copied from record to record on the way of an append. A control record takes the same way, so that it has its place
-    in one order with the appends: it is its frame, and has no segment, writer or events, which are all 0. The frames
-    must not change until the run is durable.
+    It carries the result of the scan, the part of it that the log stores, and the decision of admission (`offset`):
+    nothing is copied from record to record on the path of an append. A control record takes the same path, so that it
+    is ordered with the appends: it is its frame, and has no segment, writer or events, which are all 0. The frames must
+    not change until the run is durable.
     """
 
     segment_id: int
-    # Place in the segment of the first payload byte; 0 until the run is admitted.
+    # Offset in the segment of the first payload byte; 0 until the run is admitted.
     offset: int
     frames: Buffer
     frame_count: int
-    # Size of each frame if all have the same, else 0.
+    # Size of each frame if they are equal, else 0.
     frame_size: int
     event_count: int
     # 0 without a writer, as are the next two.
     writer_number: int = 0
-    # Its events are numbered without a gap up to this.
+    # Its event numbers end with this one, without a gap.
     last_event_number: int = 0
     writer_epoch: int = 0
     kind: int = KIND_APPENDS
@@ -73,7 +73,7 @@ class AppendRun:
         return self.last_event_number - self.event_count + 1 if self.writer_number else 0
 
     def split(self, size: int, *, frame_count: int, event_count: int) -> tuple["AppendRun", "AppendRun"]:
-        """Cut a run of a writer after its first `frame_count` appends, which have `size` bytes and so many events."""
+        """Split a run of a writer after its first `frame_count` appends, with their size and number of events."""
         assert self.sequences is None, "a sequenced append is a run of its own"
         number = self.event_number + event_count
         return (
@@ -100,12 +100,12 @@ class AppendRun:
 
     @property
     def payload_size(self) -> int:
-        """How many bytes of the segment it holds: those of its appends without their headers."""
+        """Payload bytes of its appends, without their headers."""
         return len(self.frames) - self.header_size * self.frame_count
 
     @property
     def last_append_offset(self) -> int:
-        """Where in the segment its last append starts."""
+        """Offset in the segment of its last append."""
         offset = self.offset
         if self.frame_size:
             return offset + (self.frame_count - 1) * (self.frame_size - self.header_size)

@@ -1,4 +1,4 @@
-"""The appends that a client has sent and that are not settled: how many there may be, and what acks say of them.
+"""The unsettled appends of a client: their limits, and the meaning of acks.
 
 Each append ends in exactly one way:
 
@@ -6,10 +6,10 @@ Each append ends in exactly one way:
     sent -> refused    an ERROR_REPLY has its request id
     sent -> lost       the connection ended first: its outcome is unknown
 
-Acks are cumulative. The entries of a connection's acks cover its appends in the order of their request ids, and name
+Acks are cumulative. The entries of a connection's acks cover its appends in the order of their request ids, and contain
 only the offset of the first byte of a run: the others follow from the sizes of the payloads, which the sender knows.
-The window has two bounds, a number of appends that the server states in the handshake, and a number of bytes, headers
-included, which is the client's own; one append larger than all those bytes goes alone.
+The window has two limits: a number of appends, which the server announces in the handshake, and a number of bytes,
+headers included, which the client chooses; one append larger than all those bytes is sent alone.
 """
 
 from typing import Any, Final
@@ -22,14 +22,14 @@ _ENTRIES: Final = FRAME_HEADER_SIZE_BYTES + 4
 
 
 class AppendWindow:
-    """The appends of one connection that are on their way, each with what the caller wants back with its outcome."""
+    """The appends of one connection in flight, each with a subject of the caller's choice."""
 
     __slots__ = ("_appends", "_bytes_max", "count_max", "payload_size_max", "size_bytes")
 
     def __init__(self, *, bytes_max: int) -> None:
         self._appends: dict[int, tuple[Any, int]] = {}
         self._bytes_max = bytes_max
-        # Both are stated by the server in the handshake; before it nothing may be sent.
+        # Both are announced by the server in the handshake; before it nothing may be sent.
         self.count_max = 0
         self.payload_size_max = 0
         # Bytes of everything in the window, headers included.
@@ -49,19 +49,19 @@ class AppendWindow:
         self.size_bytes += size + APPEND_HEADER_SIZE_BYTES
 
     def ack(self, frame: memoryview) -> list[tuple[Any, int | None]]:
-        """Return what an APPEND_ACK says is durable, in the order sent, and the offset of each.
+        """Return the appends that an APPEND_ACK covers, in the order sent, and the offset of each.
 
-        The offset is None for what was stored before, of which the server did not keep the offset.
+        The offset is None for an append that was stored before, if the server no longer knows its offset.
 
         Raises:
-            ProtocolError: the frame names appends that are not in the window, or is not as long as it says.
+            ProtocolError: the frame covers appends that are not in the window, or has the wrong length.
         """
-        # Read in place, without an object for each entry. Whether they were stored before makes no difference here.
+        # Read in place, without an object for each entry. Duplicates are not distinguished here.
         count = int.from_bytes(frame[FRAME_HEADER_SIZE_BYTES:_ENTRIES], "little")
         if len(frame) != _ENTRIES + count * ACK_ENTRY.size:
             raise ProtocolError(f"APPEND_ACK of {count} entries has {len(frame)} bytes")
         outcomes: list[tuple[Any, int | None]] = []
-        # Taken out at the end: after a wrong ack all are still there, to be told that the connection was lost.
+        # Removed at the end: after a wrong ack all appends are still there, to be failed with the connection.
         acked: set[int] = set()
         acked_bytes = 0
         appends = self._appends

@@ -38,10 +38,10 @@ _APPEND_ACK: Final = int(m.AppendAck.type)
 
 
 class Piece(NamedTuple):
-    """Bytes of a segment as they came.
+    """Received bytes of a segment.
 
     Attributes:
-        data: read-only where it is large; owned by the receiver.
+        data: read-only if large; owned by the receiver.
         length: durable length of the segment when the bytes were sent.
         flags: bits of `DataFlag`.
     """
@@ -59,7 +59,7 @@ class AppendAcks(NamedTuple):
 
 
 class PieceFrame(NamedTuple):
-    """Bytes of a segment. The subject is None if the subscription was ended here while they were on their way."""
+    """Bytes of a segment. The subject is None if the client ended the subscription while they were in flight."""
 
     request_id: int
     subject: Any
@@ -67,7 +67,7 @@ class PieceFrame(NamedTuple):
 
 
 class ServerFrame(NamedTuple):
-    """A frame. The subject is None for a notice, and for the refusal of a subscription that was ended here."""
+    """A frame. The subject is None for a notice, and for the rejection of a subscription that the client has ended."""
 
     request_id: int
     subject: Any
@@ -91,7 +91,7 @@ class ClientSession(Session):
         super().__init__(Role.CLIENT, now_s=now_s, handshake_timeout_s=handshake_timeout_s, keepalive_s=keepalive_s)
         self.requests = OpenRequests()
         self.appends = AppendWindow(bytes_max=in_flight_bytes_max)
-        # What the server said of itself; None before the handshake is over.
+        # The server's HELLO_REPLY; None before the handshake is over.
         self.server: m.HelloReply | None = None
         # The DATA frame that is being received into its own array: head, array, bytes still missing.
         self._direct_head = b""
@@ -101,7 +101,7 @@ class ClientSession(Session):
     # --- out ---
 
     def greet(self, *, session_id: bytes, client: str, token: str, subject: Any = None) -> int:
-        """Send HELLO, before anything else; return its id. The answer is a HELLO_REPLY or an ERROR_REPLY.
+        """Send HELLO, before anything else; return its id. The server answers with HELLO_REPLY or ERROR_REPLY.
 
         Args:
             session_id: 16 random bytes, the same on all connections of a client.
@@ -133,12 +133,12 @@ class ClientSession(Session):
         self.put(encode(message, request_id=self.requests.next_id(), flags=m.RequestFlag.UNANSWERED))
 
     def grant(self, subscription: int, credit_bytes: int) -> None:
-        """Let the server push so many bytes more; nothing happens if the subscription has ended."""
+        """Grant the server credit to push more bytes; does nothing if the subscription has ended."""
         if self.requests.is_open(subscription):
             self.put(encode(m.Credit(credit_bytes), request_id=subscription))
 
     def unsubscribe(self, subscription: int) -> None:
-        """End a subscription; nothing happens if it has ended."""
+        """End a subscription; does nothing if it has ended."""
         if self.requests.is_open(subscription):
             self.requests.end(subscription)
             self.put(encode(m.Unsubscribe(), request_id=subscription))
@@ -156,12 +156,12 @@ class ClientSession(Session):
         expected_offset: int = -1,
         sequences: Sequences | None = None,
     ) -> int:
-        """Send one append, without copying its payload; return its id. The caller has asked `appends.has_room`.
+        """Send one append, without copying its payload; return its id. The caller has checked `appends.has_room`.
 
         Raises:
             CodecError: a value does not fit its field; nothing was sent.
         """
-        # Spelled out: passing a dictionary of fields on would double what an append costs here.
+        # Spelled out: passing on a dictionary of fields would double the cost of an append here.
         request_id = self.requests.next_id()
         header = encode_append_header(
             request_id=request_id,
@@ -186,13 +186,13 @@ class ClientSession(Session):
     # --- in ---
 
     def writable(self) -> memoryview:
-        """Return memory for what arrives, never empty; valid until the next call of any method."""
+        """Return memory for received bytes, never empty; valid until the next call of any method."""
         if self._direct is not None:
             return self._direct[len(self._direct) - self._direct_missing :]
         return super().writable()
 
     def received(self, count: int, now_s: float) -> None:
-        """Say that `count` bytes were written at the start of what `writable` returned."""
+        """Record that `count` bytes were written at the start of the result of `writable`."""
         if self._direct is None:
             super().received(count, now_s)
         else:
@@ -201,10 +201,10 @@ class ClientSession(Session):
             self._direct_missing -= count
 
     def next_event(self) -> ClientEvent | None:
-        """Return the next thing that arrived, None if more bytes are needed.
+        """Return the next event, None if more bytes are needed.
 
         Raises:
-            WireError: the server broke the protocol; nothing more can be understood.
+            WireError: the server violated the protocol; no further event can be decoded.
         """
         if self._direct is not None:
             return None if self._direct_missing else self._end_direct()
@@ -224,7 +224,7 @@ class ClientSession(Session):
         if kind == _DATA:
             if len(frame) < _DATA_START:
                 raise ProtocolError(f"DATA of {len(frame)} bytes")
-            # The buffer is used again: what the reader holds is copied out of it, once.
+            # The buffer is reused: the reader's bytes are copied out of it, once.
             return self._piece_received(bytes(frame[:_DATA_START]), memoryview(bytes(frame[_DATA_START:])))
         header, message = decode(frame)
         request_id = header.request_id
@@ -239,7 +239,7 @@ class ClientSession(Session):
             if not self.requests.is_single(request_id):
                 raise ProtocolError(f"{type(message).__name__} answers no request: id {request_id}")
             if isinstance(message, m.HelloReply):
-                self._agree(message)  # first: if it raises, the request is still there, to be told
+                self._agree(message)  # first: if it raises, the request is still there, to be failed
             subject = self.requests.end(request_id)
         return ServerFrame(request_id, subject, message)
 

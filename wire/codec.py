@@ -3,22 +3,22 @@
 A construct declaration is the specification; running it costs 10 to 16 us a structure. `Codec` walks its subcons once
 and compiles a function for each direction, as `dataclasses` does: consecutive fixed fields, and the size or the count
 that follows them, are one call of a `struct.Struct`; prefixed bytes and text are slices, constants are checks, and the
-items of a list are packed and unpacked without a step of Python for each, if they are numbers or all of fixed size.
-Such a codec costs 0.3 to 2 us. Property tests prove that both accept, refuse and produce the same.
+items of a list are packed and unpacked without Python code for each, if they are numbers or all of fixed size. Such a
+codec costs 0.3 to 2 us. Property tests prove that both accept, reject and produce the same.
 
-What may be declared (anything else is refused):
+Supported declarations (all others are rejected):
 
     Int8ul ... Int64ul, Int8sl ... Int64sl              fixed numbers, little-endian
     Bytes(n)                                            fixed bytes
-    Const(value, number) / Const(b"...")                checked when read, written for you
+    Const(value, number) / Const(b"...")                checked when read, written automatically
     Prefixed(unsigned number, GreedyBytes)              bytes after their size
     PascalString(unsigned number, "utf8")               text after its size
     PrefixedArray(unsigned number, number or Struct)    a list after its count
     GreedyBytes                                         the rest; last field only
     Terminated                                          nothing may follow; last
 
-What is checked: everything that construct checks, and no more. Whether a value makes sense (a count of at least one, a
-known flag) is for the caller to check.
+The codec checks everything that construct checks, and no more. The caller checks whether a value is meaningful (a count
+of at least one, a known flag).
 
 For `Struct("kind" / Int8ul, "name" / PascalString(Int16ul, "utf8"))` the function that packs is
 
@@ -29,7 +29,7 @@ For `Struct("kind" / Int8ul, "name" / PascalString(Int16ul, "utf8"))` the functi
         except MISFITS:
             raise misfit(v0, v1) from None
 
-and what does not fit is looked for only then: field by field, by functions of the same making.
+and only then is the invalid field searched: field by field, by functions generated in the same way.
 """
 
 import struct
@@ -48,7 +48,7 @@ from .messages.declaration import item_classes
 Values = tuple[Any, ...]
 
 _MISFITS: Final = (struct.error, TypeError, AttributeError, UnicodeEncodeError)
-"""Raised where a value does not fit its field."""
+"""Raised if a value does not fit its field."""
 
 
 class Codec:
@@ -56,16 +56,16 @@ class Codec:
 
     Args:
         name: the name used in errors.
-        cls: the class that was declared by its annotations: what `pack_object` takes, and `unpack_object` makes. Items
-            of its lists are of the classes named there.
+        cls: the class that was declared by its annotations: `pack_object` takes and `unpack_object` creates its
+            objects. Items of its lists have the classes named there.
 
     Attributes:
-        names: the fields a caller gives and gets, in order; constants are left out.
+        names: the fields that a caller passes and receives, in order; constants are left out.
         size_min: the fewest bytes of the structure.
         only_struct: the struct of all fields, if they are only numbers; else None.
 
     Raises:
-        TypeError: the declaration uses a construct that has no derivation (see the module docstring).
+        TypeError: the declaration uses a construct without a derivation (see the module docstring).
     """
 
     def __init__(self, declaration: c.Struct, *, name: str, cls: type[Any] | None = None) -> None:
@@ -91,7 +91,7 @@ class Codec:
         if self._fields and not self._is_terminated and all(type(field) is Number for field in self._fields):
             self.only_struct = struct.Struct("<" + "".join(field.code for field in self._fields))
 
-    # Each function is compiled when it is first used: nobody needs all of them.
+    # Each function is compiled on first use: most programs need only some.
 
     @cached_property
     def pack(self) -> Callable[..., bytes]:
@@ -108,19 +108,19 @@ class Codec:
 
     @cached_property
     def unpack_from(self) -> Callable[..., tuple[Values, int]]:
-        """Does what `unpack` does, and returns also the offset after the structure."""
+        """Like `unpack`, but also returns the offset after the structure."""
         return self._unpacker(f"({''.join(f'{field.value}, ' for field in self._valued)})")
 
     @cached_property
     def unpack_object(self) -> Callable[..., tuple[Any, int]]:
-        """Does what `unpack_from` does, and makes an object of `cls`."""
+        """Like `unpack_from`, but returns an object of `cls`."""
         return self._unpacker(f"cls({', '.join(f'{field.name}={field.value}' for field in self._valued)})")
 
     def unpack(self, data: Buffer, offset: int = 0, end: int | None = None) -> Values:
-        """Return the values of the structure that starts at `offset`; nothing from `end` on is read.
+        """Return the values of the structure that starts at `offset`; no byte from `end` on is read.
 
-        `end` is the end of `data` unless given, and at most that. Bytes after the structure are ignored unless it is
-        declared `Terminated`. Byte fields come back as `bytes` (copied), the greedy rest as a `memoryview` into
+        `end` defaults to the end of `data`, and must not be above it. Bytes after the structure are ignored unless it
+        is declared `Terminated`. Byte fields are returned as `bytes` (copied), the greedy rest as a `memoryview` into
         `data`.
 
         Raises:
@@ -154,7 +154,7 @@ class Codec:
         return _compiled([*lines, f"    return {made}, offset"], scope, name=self._name)
 
     def _misfit(self, *values: Any) -> CodecError:
-        """Find the field whose value could not be packed; only called once it could not."""
+        """Find the field whose value could not be packed; only called after that failure."""
         for field, value in zip(self._valued, values, strict=True):
             scope: Scope = {}
             lines = [f"def pack({field.value}):", *_packing([field], scope, names_items=True)]
@@ -168,13 +168,13 @@ class Codec:
 def fixed_struct(declaration: c.Struct, *, name: str, names: str = "") -> struct.Struct:
     """Return the struct of a declaration whose every field is fixed, for hot paths.
 
-    It holds constants too, and checks neither them nor the end.
+    It includes constants, but checks neither them nor the end.
 
     Args:
-        names: all fields in order, where the caller packs them by place.
+        names: all fields in order, if the caller packs them by position.
 
     Raises:
-        TypeError: a field varies, or the fields are others.
+        TypeError: a field is variable, or the fields differ.
     """
     fields = [(str(subcon.name), format_of(unrenamed(subcon))) for subcon in declaration.subcons]
     formats = [code for _, code in fields if code is not None]
@@ -207,7 +207,7 @@ def _packing(fields: Sequence[Field], scope: Scope, *, names_items: bool = False
 
 
 def _unpacking(name: str, fields: Sequence[Field], scope: Scope) -> list[str]:
-    """Return lines that unpack some fields from `offset` on into their variables, and move it to their end."""
+    """Return lines that unpack some fields from `offset` on into their variables, and advance it to their end."""
     scope["short"] = partial(_short, name)
     lines: list[str] = []
     group: list[Field] = []
@@ -234,7 +234,7 @@ def _unpacking(name: str, fields: Sequence[Field], scope: Scope) -> list[str]:
 
 
 def _compiled(lines: Sequence[str], scope: Scope, *, name: str) -> Callable[..., Any]:
-    """Return the function of this source: made of declarations, nothing in it came from outside."""
+    """Compile a function from this source: it is made of declarations only, without outside input."""
     made: Scope = {}
     exec(compile("\n".join(lines), f"<codec of {name}>", "exec"), scope, made)  # noqa: S102  # as `dataclasses` does
     (function,) = made.values()

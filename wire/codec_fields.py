@@ -1,7 +1,7 @@
-"""The fields that a fast codec can be derived for: each as the source of what packs and unpacks it.
+"""The fields that a fast codec supports: each generates the source that packs and unpacks it.
 
-Fields without a size of their own in the bytes (numbers, fixed bytes, constants) are a format of `struct`. The others
-begin with a size or a count, which is such a format too, so that it is packed together with the fixed fields before it.
+Fields of fixed size (numbers, fixed bytes, constants) are a format of `struct`. The others begin with a size or a
+count, which is such a format too, so that it is packed together with the fixed fields before it.
 """
 
 import struct
@@ -19,11 +19,11 @@ _PREFIXES: Final = frozenset("BHLQ")
 """Formats of a size or a count. A negative one would lead backwards, past bytes that were read already."""
 
 Scope = dict[str, Any]
-"""What the names in generated source stand for."""
+"""The values of the names in generated source."""
 
 
 class ItemCodec(Protocol):
-    """What packs and unpacks an item of a list."""
+    """Packs and unpacks an item of a list."""
 
     size_min: int
     only_struct: struct.Struct | None
@@ -40,12 +40,12 @@ class ItemCodec(Protocol):
 
 
 class Field:
-    """One field, as the source of what packs and unpacks it.
+    """One field, as the source that packs and unpacks it.
 
     Attributes:
-        value: the variable that holds it.
-        code: the struct format of what is fixed of it: all of it, or the size or the count before the rest; or empty.
-        fixed: the variable that this is unpacked into.
+        value: the variable with its value.
+        code: the struct format of its fixed part: all of it, or the size or the count before the rest; or empty.
+        fixed: the variable into which this is unpacked.
     """
 
     code = ""
@@ -61,19 +61,19 @@ class Field:
         return struct.calcsize("<" + self.code)
 
     def problem(self, value: Any) -> str:
-        """Return why a value does not fit, for people; empty where what Python says of it is best."""
+        """Return why a value does not fit, for people; empty if Python's own message is best."""
         return ""
 
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
-        """Return lines to come before, what to pack as `code`, and what follows that: an expression, or nothing.
+        """Return lines to come before, the expression to pack as `code`, and the expression that follows, if any.
 
         Args:
-            names_items: whether an item of a list that does not fit is to be named, rather than packed fast.
+            names_items: whether to name an invalid item of a list, rather than to pack fast.
         """
         return [], self.value, ""
 
     def unpacking(self, scope: Scope) -> list[str]:
-        """Return lines that turn `fixed`, and what follows at `offset`, into the value."""
+        """Return lines that turn `fixed`, and the bytes at `offset`, into the value."""
         return []
 
 
@@ -111,7 +111,7 @@ class FixedBytes(Number):
 
 
 class Constant(Number):
-    """What is the same in each structure: no field of those who pack and unpack."""
+    """A constant of the structure: not a field of the caller."""
 
     def __init__(self, at: int, name: str, code: str, constant: Any, *, structure: str) -> None:
         super().__init__(at, name, code)
@@ -129,7 +129,7 @@ class Constant(Number):
 
 
 class Counted(Field):
-    """Bytes after their size; what else has its size or its count before it differs in two places."""
+    """Bytes after their size; the base of other fields with a size or a count before them."""
 
     def __init__(self, at: int, name: str, prefix: c.Construct, *, structure: str, item_size_min: int = 1) -> None:
         super().__init__(at, name)
@@ -142,7 +142,7 @@ class Counted(Field):
         self.fixed = f"n{at}"
         self._structure = structure
         self._item_size_min = item_size_min
-        # What reads an item or all of them, where it is no built-in.
+        # Reads an item or all of them, if no built-in can.
         self._reader = f"r{at}"
         self._empty = 'b""'
 
@@ -165,7 +165,7 @@ class Counted(Field):
         size = self.fixed if self._item_size_min == 1 else f"{self.fixed} * {self._item_size_min}"
         return [
             f"if {self.fixed}:",
-            # The count is what a peer claims: it is believed only as far as bytes have arrived.
+            # The count is a peer's claim: it is trusted only as far as bytes have arrived.
             f"    at = offset + {size}",
             "    if at > end:",
             "        raise short(end - offset, at - offset)",
@@ -175,7 +175,7 @@ class Counted(Field):
         ]
 
     def _reading(self, scope: Scope) -> list[str]:
-        """Return lines that read what is not empty from `offset` to `at`."""
+        """Return lines that read a non-empty value from `offset` to `at`."""
         return [f"{self.value} = bytes(data[offset:at])", "offset = at"]
 
 
@@ -258,13 +258,13 @@ class Structures(Counted):
         item_class: type[Any] | None,
     ) -> None:
         self._codec = codec
-        # What makes an item of its values: nothing that Python carries out.
+        # Makes an item of its values without Python code.
         self._make = partial(tuple.__new__, item_class) if item_class else None
         super().__init__(at, name, prefix, structure=structure, item_size_min=self._codec.size_min)
         self._empty = "[]"
 
     def problem(self, value: Any) -> str:
-        """As of any field; what is wrong with an item, it says itself."""
+        """Return the problem of a value; an item describes its own."""
         return self._too_many(len(value), "items") if isinstance(value, Sequence) else ""
 
     def packing(self, scope: Scope, *, names_items: bool) -> tuple[list[str], str, str]:
@@ -273,7 +273,7 @@ class Structures(Counted):
         packer = f"p{self.at}"
         scope[packer] = self._codec.pack if names_items or only_struct is None else only_struct.pack
         scope["join"], scope["starmap"] = b"".join, starmap
-        # An item that is no sequence, or one of another length, is a TypeError.
+        # An item that is not a sequence, or has another length, is a TypeError.
         content = f"join(starmap({packer}, {self.value})) if {self.value} else b''"
         return [], f"len({self.value})", content
 
@@ -319,11 +319,11 @@ def field_of(
     """Return one field, the one at that place of its structure.
 
     Args:
-        item_class: the named tuple that the items of a list are made into, if it has one.
+        item_class: the named tuple of the items of a list, if it has one.
         codec_of: makes the codec of the items of a list.
 
     Raises:
-        TypeError: it is declared by a construct that has no derivation.
+        TypeError: it is declared by an unsupported construct.
     """
     code = format_of(subcon)
     if code is not None:

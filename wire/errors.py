@@ -1,16 +1,16 @@
-"""Errors that cross the wire, and those which the wire itself raises.
+"""Errors that cross the wire, and errors of the wire itself.
 
 `ErrorCode` numbers are written on the wire: a number is never changed and never reused.
 
     WireError                     the root
     +-- CodecError                bytes that do not fit the declared layout
-    +-- ProtocolError             a peer that breaks the protocol; the connection ends
+    +-- ProtocolError             the peer violates the protocol; the connection ends
         +-- ChecksumError         a frame whose checksum does not match its bytes
         +-- FrameTooLargeError    a frame above the negotiated limit
         +-- ForeignProtocolError  HTTP or TLS spoken to the data port
         +-- UnsupportedVersionError  no version that both sides speak
 
-Each knows the `code` under which it is reported to the peer. None is retriable.
+Each has the `code` under which it is reported to the peer. None is retriable.
 """
 
 from enum import IntEnum
@@ -89,11 +89,11 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
         ErrorCode.TRANSACTIONS_FULL,
     }
 )
-"""Codes after which the same request may simply be sent again, later."""
+"""Codes after which the client may resend the same request later."""
 
 
 class WireError(Exception):
-    """Root of what the wire raises.
+    """Root of the errors of the wire.
 
     Attributes:
         code: the number of the error reply that reports it.
@@ -145,7 +145,7 @@ class ForeignProtocolError(ProtocolError):
 
 
 class UnsupportedVersionError(ProtocolError):
-    """There is no version of the protocol that both sides speak."""
+    """Both sides have no common version of the protocol."""
 
     code = ErrorCode.UNSUPPORTED_VERSION
 

@@ -1,4 +1,4 @@
-"""Messages to frames and back, by codecs that are derived from `wire.messages`.
+"""Encodes and decodes frames of messages, with codecs that are derived from `wire.messages`.
 
 Nothing here runs construct. Appends have functions of their own, because their header is fixed and their payload is
 never copied.
@@ -32,7 +32,7 @@ _LENGTH_AND_CHECKSUM: Final = fixed_struct(Struct(*FrameHeaderLayout.subcons[:2]
 _HEADER_REST: Final = fixed_struct(Struct(*FrameHeaderLayout.subcons[2:]), name="FrameHeader")
 APPEND_HEADER: Final = fixed_struct(m.AppendHeader, name="AppendHeader")
 SEQUENCES: Final = fixed_struct(Struct(*m.SequencedAppend.layout.subcons[-4:-1]), name="Sequences")
-"""What follows the header of an append in that of a sequenced one."""
+"""The part that follows the header of an append in that of a sequenced one."""
 _APPEND: Final = int(m.Append.type)
 _SEQUENCED_APPEND: Final = int(m.SequencedAppend.type)
 _APPEND_ACK: Final = int(m.AppendAck.type)
@@ -56,7 +56,7 @@ class FrameHeader(NamedTuple):
 
 @cache
 def _codec(number: int) -> Codec:
-    """Return the codec of the messages of this number, derived when one is first seen: nobody needs all of them."""
+    """Return the codec of a message type, derived on first use: most programs need only some."""
     cls = m.MESSAGES[number]
     return Codec(cls.layout, name=cls.__name__, cls=cls)
 
@@ -121,7 +121,7 @@ def encode_append_header(
     expected_offset: int = -1,
     sequences: Sequences | None = None,
 ) -> bytes:
-    """Return the 64 bytes that go before `payload`, which the caller sends after them without a copy.
+    """Return the 64 bytes that precede `payload`, which the caller sends after them without a copy.
 
     `payload` is a buffer of single bytes. With `sequences` the header is that of a sequenced append, of 88 bytes.
 
@@ -145,10 +145,10 @@ def encode_append_header(
 
 
 def with_payload(frame: memoryview, payload: Buffer, *, header_size: int) -> bytes:
-    """Return the frame of an append with another payload, which has as many events.
+    """Return the frame of an append with another payload of as many events.
 
     Args:
-        header_size: of the header of the append, which stays as it is beside length and checksum.
+        header_size: of the header of the append, which stays the same except for length and checksum.
 
     Raises:
         CodecError: the payload is empty or above `APPEND_SIZE_BYTES_MAX`.
@@ -163,7 +163,7 @@ def with_payload(frame: memoryview, payload: Buffer, *, header_size: int) -> byt
 def verify(frame: memoryview) -> None:
     """Check the checksum of one whole frame.
 
-    The length in its header is part of what is checked: bytes cut anywhere else do not pass.
+    The checksum covers the length in the header: bytes cut anywhere else do not pass.
 
     Raises:
         ChecksumError: it does not match.
@@ -206,8 +206,8 @@ def decode(frame: Buffer) -> tuple[FrameHeader, m.Message]:
     if header.flags & ~cls.flags:
         raise CodecError("FrameHeader", "flags", f"is {header.flags:#04x}, with bits unknown in type {header.type}")
     if header.event_count:
-        raise CodecError("FrameHeader", "event_count", f"is {header.event_count} in a frame that is no append")
+        raise CodecError("FrameHeader", "event_count", f"is {header.event_count} in a frame that is not an append")
     if header.length != len(frame):
-        raise CodecError("FrameHeader", "length", f"is {header.length}, the frame has {len(frame)} bytes")
+        raise CodecError("FrameHeader", "length", f"is {header.length}, but the frame has {len(frame)} bytes")
     codec = _codec(header.type)
     return header, codec.unpack_object(frame, FRAME_HEADER_SIZE_BYTES)[0]

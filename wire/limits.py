@@ -16,7 +16,7 @@ CONSOLE_PORT: Final = 9241
 
 FRAME_HEADER_SIZE_BYTES: Final = 24
 HELLO_FRAME_SIZE_BYTES_MAX: Final = 16 * KIB
-"""The largest first frame of a connection: a peer that is not known yet gets no more memory than this."""
+"""The largest first frame of a connection: an unauthenticated peer gets no more memory than this."""
 SESSION_ID_SIZE_BYTES: Final = 16
 APPEND_HEADER_SIZE_BYTES: Final = 64
 SEQUENCED_APPEND_HEADER_SIZE_BYTES: Final = APPEND_HEADER_SIZE_BYTES + 8 + 8 + 8
@@ -24,10 +24,10 @@ FRAME_SIZE_BYTES_MAX: Final = SEQUENCED_APPEND_HEADER_SIZE_BYTES + APPEND_SIZE_B
 CONTROL_FRAME_SIZE_BYTES_MAX: Final = 1 * MIB
 """The largest frame that is neither an append nor a reply with data."""
 RECORD_SIZE_BYTES_MAX: Final = 16 * MIB
-"""The largest record of a decision in the log; none travels on the wire."""
+"""The largest decision record in the log; records never travel on the wire."""
 
 EVENT_NUMBER_MAX: Final = (1 << 63) - 1
-"""The last number an event of a writer can have: also a database of signed numbers holds it."""
+"""The largest event number of a writer, which also fits a database of signed numbers."""
 EVENT_COUNT_MAX: Final = (1 << 63) - 1
 """The most events that a segment counts, for the same reason."""
 RUN_EVENT_COUNT_MAX: Final = (1 << 32) - 1
@@ -44,9 +44,9 @@ NAME_SIZE_BYTES_MAX: Final = 255
 LIST_PAGE_COUNT_MAX: Final = 1000
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 EMPTY_LEASE_S_MAX: Final = 300.0
-"""The longest lease of a transaction without a name, for as long as it has no parts: nothing of it could be missed."""
+"""The longest lease of an unnamed transaction without parts: it contains nothing that could be lost."""
 UNREAD_PING_S: Final = 5.0
-"""So often at least an end that does not read is heard: half of what a client takes for silence must be longer."""
+"""Maximum interval between frames of an end that does not read; half of a client's silence limit must be longer."""
 
 assert READ_SIZE_BYTES_MAX + KIB <= FRAME_SIZE_BYTES_MAX, "a full read reply must fit a frame"
 assert CONTROL_FRAME_SIZE_BYTES_MAX <= RECORD_SIZE_BYTES_MAX <= FRAME_SIZE_BYTES_MAX

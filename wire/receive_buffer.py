@@ -1,12 +1,12 @@
 """The receive buffer of a connection: received bytes to whole frames, incremental and bounded.
 
-It lends its free end to the socket (`writable`, `received`) and names the whole frames that it holds. It never
-allocates because of a length that a peer claims: the buffer doubles only when more than half of it is bytes of a frame
-that did arrive, and never far beyond the largest frame that was agreed.
+It lends its free end to the socket (`writable`, `received`) and finds whole frames in it. It never allocates because of
+a length that a peer claims: the buffer doubles only when more than half of it is bytes of a frame that did arrive, and
+never far beyond the largest frame that was agreed.
 
-It asks an `Allowance` for what it may have beyond its initial size: for the whole of a frame, once its length is known,
-so that a frame that has begun can be received to its end. If it gets none, the buffer `is_short`, and must not be
-written to until `frame_end` says otherwise.
+Memory beyond its initial size comes from an `Allowance`: for the whole of a frame, once its length is known, so that a
+frame that has begun can be received to its end. Without it, the buffer `is_short`, and must not be written to until
+`frame_end` resets that.
 """
 
 from typing import Final, NoReturn, Protocol
@@ -16,7 +16,7 @@ from .limits import FRAME_HEADER_SIZE_BYTES, HELLO_FRAME_SIZE_BYTES_MAX, KIB
 
 BUFFER_SIZE_BYTES_INITIAL: Final = 16 * KIB
 BUFFER_SIZE_BYTES_IDLE: Final = 256 * KIB
-"""A larger buffer is given back when it runs empty and did not need its size since it last did."""
+"""A larger buffer shrinks when it runs empty without having needed its size since it last did."""
 ROOM_SIZE_BYTES_MIN: Final = 4 * KIB
 """The least that a socket is offered: a buffer filled to its last byte would cost a system call for that byte."""
 
@@ -24,41 +24,41 @@ ROOM_SIZE_BYTES_MIN: Final = 4 * KIB
 _HTTP: Final = frozenset(
     {b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP"}
 )
-# A handshake of a client, and the alert by which a server refuses what is none.
+# A TLS client hello, and the alert by which a TLS server rejects other protocols.
 _TLS_STARTS: Final = (b"\x16\x03", b"\x15\x03")
-# A record of TLS continues with its minor version, which is not 0: as a length, it is above the limit of a first frame.
+# A TLS record continues with its minor version, which is not 0: as a length, it is above the limit of a first frame.
 assert all(int.from_bytes(start + b"\x01\x00", "little") > HELLO_FRAME_SIZE_BYTES_MAX for start in _TLS_STARTS)
 
 
 def held_bytes(size: int) -> int:
-    """Return what a buffer of that size counts as: half of it more, for those it grew out of.
+    """Return the accounted memory of a buffer of that size: half of it more, for the buffers that it grew out of.
 
-    The allocator keeps these, in pieces that are too small for what others grow to.
+    The allocator keeps these, in pieces that are too small for other growing buffers.
     """
     return size + size // 2
 
 
 class Allowance(Protocol):
-    """The memory that one connection may have, of what there is for all."""
+    """The memory that one connection may use, of a limit for all."""
 
     def take(self, size: int) -> bool:
-        """Hold that much more; return False, and hold no more, if there is no room now."""
+        """Hold that much more; return False, and hold no more, if it is not available now."""
         ...
 
     def give(self, size: int) -> None:
-        """Hold that much less."""
+        """Release that much."""
         ...
 
 
 class Unlimited:
-    """The allowance of an end that chose its peer."""
+    """The allowance of an end that chose its peer: unlimited."""
 
     def take(self, size: int) -> bool:
         """Allow it."""
         return True
 
     def give(self, size: int) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
 
 UNLIMITED: Final = Unlimited()
@@ -67,17 +67,17 @@ UNLIMITED: Final = Unlimited()
 class ReceiveBuffer:
     """The receive buffer of one connection.
 
-    The caller takes every whole frame out (`consume`) before the next `writable`; so what is pending is never
-    more than one frame that is not whole, and the buffer need not grow beyond that.
+    The caller takes every whole frame out (`consume`) before the next `writable`; so the pending bytes are never more
+    than one incomplete frame, and the buffer need not grow beyond that.
 
     Args:
-        frame_size_max: frames above this size end the connection; the first one is held to
+        frame_size_max: frames above this size end the connection; for the first one the limit is
             `HELLO_FRAME_SIZE_BYTES_MAX`.
-        allowance: asked for what is above the initial size.
+        allowance: provides memory above the initial size.
 
     Attributes:
         data: the buffer itself; replaced when it grows or shrinks.
-        is_short: whether there is no room for the pending frame.
+        is_short: whether memory for the pending frame is missing.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class ReceiveBuffer:
         return self._view[self.end :]
 
     def received(self, count: int) -> None:
-        """Say that `count` bytes were written at the start of what `writable` returned."""
+        """Record that `count` bytes were written at the start of the result of `writable`."""
         assert 0 <= count <= len(self.data) - self.end
         self.end += count
         if self.end == len(self.data):
@@ -133,10 +133,10 @@ class ReceiveBuffer:
             self._was_filled = True
 
     def frame_end(self) -> int:
-        """Return where the first pending frame ends, or 0 if it is not whole yet; then `is_short` may be set.
+        """Return where the first pending frame ends, or 0 if it is incomplete; then `is_short` may be set.
 
         Raises:
-            ProtocolError: a length that no frame can have; nothing after it can be understood.
+            ProtocolError: an invalid length; no later byte can be decoded.
         """
         start = self.start
         pending = self.end - start
@@ -158,7 +158,7 @@ class ReceiveBuffer:
         return self._view[start:end]
 
     def consume(self, end: int) -> None:
-        """Give back everything before `end`, the end of a frame. What `view` lent before stays as it is."""
+        """Release everything before `end`, the end of a frame. Views returned earlier stay unchanged."""
         assert self.start <= end <= self.end
         if self._first and end != self.start:
             self._first = False
@@ -166,13 +166,13 @@ class ReceiveBuffer:
         self.start = end
         if end == self.end:
             self.start = self.end = 0
-            # Large frames tend to follow one another: growing again for each would copy more than it saves. The
-            # first small one, at the latest a PONG, gives the memory back.
+            # Large frames tend to follow one another: growing again for each would copy more than it saves. The first
+            # small one, at the latest a PONG, releases the memory.
             if end <= BUFFER_SIZE_BYTES_IDLE < self._allowed:
                 self._shrink(BUFFER_SIZE_BYTES_IDLE)
 
     def give_back(self) -> bool:
-        """Be no larger than at first, if that is enough for what is pending; return whether that gave anything back."""
+        """Shrink to the initial size, if that is enough for the pending bytes; return whether that released memory."""
         pending = self.pending
         length = int.from_bytes(self._view[self.start : self.start + 4], "little") if pending >= 4 else 0
         enough = BUFFER_SIZE_BYTES_INITIAL - ROOM_SIZE_BYTES_MIN
@@ -183,7 +183,7 @@ class ReceiveBuffer:
         return True
 
     def drop(self) -> None:
-        """Drop what is pending, and be no larger than at first: nothing more arrives."""
+        """Drop the pending bytes, and shrink to the initial size: no more bytes arrive."""
         self.start = self.end = 0
         self._was_filled = False
         self._shrink(BUFFER_SIZE_BYTES_INITIAL)
@@ -203,7 +203,7 @@ class ReceiveBuffer:
         self._allowed = size
 
     def _refuse(self, length: int) -> NoReturn:
-        """Name what is wrong with a length above the limit; here peers of other protocols are recognised."""
+        """Raise the error for a length above the limit; recognises peers of other protocols."""
         if self._first:
             head = length.to_bytes(4, "little")
             if head in _HTTP:

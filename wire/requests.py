@@ -1,21 +1,20 @@
-"""What a client has asked and not heard the end of, by request id.
+"""The open requests of a client, by request id.
 
 The client numbers its requests from 1 on, in the order in which it sends them, and every reply carries the id of its
 request. Most requests have one answer; a subscription has many, until it ends.
 
     open        sent; an answer is awaited
-    -> closed   the answer came (`answer`), or an error in its place (`end`)
-    -> closed   a subscription has ended, or its reader wants no more (`end`); what is on its way then finds nothing
-                here, and is dropped
+    -> closed   the answer arrived (`answer`), or an error in its place (`end`)
+    -> closed   a subscription has ended, or its reader needs no more (`end`); answers in flight are then dropped
 
-A request whose requester was cancelled stays open until its answer has come, which its subject then ignores.
+A request whose caller was cancelled stays open until its answer arrives, which its subject then ignores.
 """
 
 from typing import Any
 
 
 class OpenRequests:
-    """Requests of a client without their end, each with its *subject*: what the caller wants back with an answer."""
+    """The open requests of a client, each with its *subject*: an object of the caller, returned with the answer."""
 
     __slots__ = ("_last_id", "_lasting", "_single")
 
@@ -44,7 +43,7 @@ class OpenRequests:
         (self._lasting if is_lasting else self._single)[request_id] = subject
 
     def is_open(self, request_id: int) -> bool:
-        """Return whether an answer to this request may still come."""
+        """Return whether an answer to this request may still arrive."""
         return request_id in self._single or request_id in self._lasting
 
     def is_single(self, request_id: int) -> bool:
@@ -57,7 +56,7 @@ class OpenRequests:
         return self._single.pop(request_id, None) if subject is None else subject
 
     def end(self, request_id: int) -> Any:
-        """Return the subject of a request that has ended or is not wanted any more, None if it is not open."""
+        """Return the subject of a request that has ended or is no longer needed, None if it is not open."""
         subject = self._lasting.pop(request_id, None)
         return self._single.pop(request_id, None) if subject is None else subject
 

@@ -1,14 +1,14 @@
-"""The end of a connection that a server has: requests and appends in, replies out.
+"""The server's end of a connection: requests and appends in, replies out.
 
-`next_event` returns what the client asks for, one frame at a time, or all consecutive appends to one segment at once
-(see `append_scan`). The server may leave events untaken for as long as it reads nothing more from its socket, which
-`pause` and `resume` tell. Outcomes of appends leave by `appends`, in the order of their request ids.
+`next_event` returns the client's requests, one frame at a time, or all consecutive appends to one segment at once (see
+`append_scan`). The server may leave events pending while it does not read from its socket, between `pause` and
+`resume`. Outcomes of appends are sent by `appends`, in the order of their request ids.
 
-Memory. The objects of a request are many times its size if it is a list of small things. So a request that is carried
-out by a task takes an allowance for them before it is decoded, and waits in the receive buffer where there is none.
+Memory. The objects of a request are many times its size if it is a list of small items. So a request that a task
+carries out takes an allowance for them before it is decoded, and waits in the receive buffer if there is none.
 
 Request ids rise: an id that is not above all before it is a violation, for two requests would share it. Frames that
-name what exists (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.
+refer to existing requests (CREDIT, UNSUBSCRIBE) or carry an id of another kind (PING, PONG, HELLO) are exempt.
 """
 
 from collections.abc import Callable
@@ -29,16 +29,16 @@ UNNUMBERED: Final = frozenset(
     for number, cls in m.MESSAGES.items()
     if issubclass(cls, m.FromBoth | m.FromClient) and (cls is m.Hello or not issubclass(cls, m.Request))
 )
-"""Frames of a client whose request id is not a new one."""
+"""Client frames without a new request id."""
 
 
 CARRIED_OUT: Final = REQUESTS - UNNUMBERED - m.APPENDS - {m.Read.type, m.Subscribe.type}
-"""Frames of a client that are carried out by a task, and answered when it ends."""
+"""Client frames that a task carries out, and answers when it ends."""
 
 REQUEST_SIZE_BYTES: Final = 4 * KIB
 OBJECTS_PER_BYTE: Final = 40
-"""What a request counts as: so much for its task, and for each of its bytes. (An empty text in a list is two bytes, and
-a tuple and its place in the list in memory.)"""
+"""Accounted memory of a request: a sum for its task, and this for each of its bytes. (An empty text in a list is two
+bytes on the wire, and a tuple and its place in the list in memory.)"""
 REQUEST_HELD_BYTES_MAX: Final = REQUEST_SIZE_BYTES + OBJECTS_PER_BYTE * CONTROL_FRAME_SIZE_BYTES_MAX
 
 
@@ -46,8 +46,8 @@ class ClientFrame(NamedTuple):
     """A frame that is not an append. The session answers PING and PONG itself, and does not return them.
 
     Attributes:
-        held_bytes: of the allowance, for the objects of a request: to be given back when it has been carried out.
-        is_answered: whether a request is to be answered; it is, unless its client asks for no reply.
+        held_bytes: of the allowance, for the objects of a request: release it when the request is done.
+        is_answered: whether to answer the request: unless its client requests no reply.
     """
 
     request_id: int
@@ -61,9 +61,9 @@ class ServerSession(Session):
 
     Args:
         now_s, handshake_timeout_s, keepalive_s, frame_timeout_s: see `Session`.
-        allowance: of memory for what is received, and for the objects of requests.
+        allowance: of memory for received bytes, and for the objects of requests.
         run_size_bytes_max: the most bytes of several appends that are returned together, headers included.
-        refusal: makes the reply of what an append failed with.
+        refusal: makes the reply for a failed append.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class ServerSession(Session):
         self._run_size_bytes_max = run_size_bytes_max
 
     def next_event(self) -> AppendRun | ClientFrame | None:
-        """Return the next thing that the client asks for, None if more bytes or memory are needed, or none may come.
+        """Return the next event of the client, None if more bytes or memory are needed, or the session is closed.
 
         Raises:
-            WireError: the client broke the protocol; nothing more can be understood.
+            WireError: the client violated the protocol; no further event can be decoded.
         """
         frames = self._frames
         if frames.start == frames.end or self.state is CLOSED:
@@ -126,7 +126,7 @@ class ServerSession(Session):
         return ClientFrame(header.request_id, message, held_bytes, not header.flags)
 
     def put_outcomes(self) -> None:
-        """Send the outcomes of appends that are known and whose turn it is."""
+        """Send the known outcomes of appends whose turn it is."""
         frames = self.appends.take_frames()
         if frames:
             self.put(*frames)
@@ -134,7 +134,7 @@ class ServerSession(Session):
     def _take_appends(self, start: int, end: int) -> AppendRun:
         frames = self._frames
         view = frames.view(0, frames.end)
-        # A single append may be larger than the log takes; the container says so. A run of several never is.
+        # A single append may exceed the limit of the log, which the container reports. A run of several never does.
         limit = min(frames.end, max(end, start + self._run_size_bytes_max))
         run = scan_run(frames.data, view, start=start, end=limit)
         assert run is not None, "a whole append is here"
@@ -146,5 +146,5 @@ class ServerSession(Session):
     def _check_ids(self, request_id: int, *, count: int = 1) -> None:
         """Check that the ids of `count` requests from `request_id` on are new."""
         if request_id <= self._last_id:
-            raise ProtocolError(f"request id {request_id} is not above the one before, {self._last_id}")
+            raise ProtocolError(f"request id {request_id} is not above the previous one, {self._last_id}")
         self._last_id = request_id + count - 1

@@ -1,31 +1,31 @@
-"""One end of a connection, without socket and clock; what client and server have in common.
+"""One end of a connection, without socket and clock: the common part of client and server.
 
 `ClientSession` and `ServerSession` are the two ends. Each is driven by a *shell*, which owns a socket and a clock:
 
-    bytes in      `writable` lends memory, `received` says how much of it was filled and when; then `next_event` until
-                  it returns None
-    bytes out     whatever a call decides to send is put into the outbox, in order; `take_outbox` empties it. A shell
+    bytes in      `writable` lends memory, `received` records how much of it was filled and when; then `next_event`
+                  until it returns None
+    bytes out     every call puts the bytes to send into the outbox, in order; `take_outbox` empties it. A shell
                   does so after each call, or gathers for a while
-    time          `next_deadline_s` says when to call `on_deadline`. Time only comes in as an argument
+    time          `next_deadline_s` is when to call `on_deadline`. Time is only passed in as an argument
 
-States. The table does not know which end it is part of: both ends are held to the same rules, and differ in which
-frames count as GREETING, REFUSAL and TRAFFIC of the *peer*.
+States. The table does not know which end it is part of: both ends follow the same rules, and differ in which frames
+count as GREETING, REFUSAL and TRAFFIC of the *peer*.
 
-    CONNECTED   nothing but the greeting of the peer may arrive: HELLO of a client, HELLO_REPLY of a server, which may
-                refuse by an ERROR_REPLY. It must be there within the handshake timeout, however its bytes trickle in.
+    CONNECTED   only the greeting of the peer may arrive: HELLO of a client, HELLO_REPLY of a server, which may
+                reject by an ERROR_REPLY. It must arrive within the handshake timeout, however its bytes trickle in.
     ACTIVE      requests arrive at the server, replies and notices at the client, PING and PONG at both.
-    DRAINING    this end starts nothing new and finishes what is in flight. Frames arrive as before: a server answers
-                new requests with SHUTTING_DOWN, it does not call them violations.
+    DRAINING    this end starts nothing new and finishes requests in flight. Frames arrive as before: a server answers
+                new requests with SHUTTING_DOWN instead of treating them as violations.
     CLOSED      nothing may arrive. There is no way out.
 
-A PING is answered here, in its place among what this end sends: a server learns from that place what the client had
+A PING is answered here, in order with the other frames of this end: from that place a server learns what the client had
 sent before it saw an error (see `append_pipeline`).
 
-Silence. A PING is due when either direction was quiet for `keepalive_s`: so each side hears from the other without
-relying on the other's settings. If nothing at all arrives for as long again after that PING, the peer is lost. Any byte
-proves life. A frame that has begun to arrive has a time limit of its own, counted from its first byte.
+Silence. A PING is due when either direction was quiet for `keepalive_s`: so each side hears from the other
+independently of the other's settings. If nothing arrives for as long again after that PING, the peer is lost. Any byte
+proves life. A frame that has begun to arrive has its own deadline, counted from its first byte.
 
-An end that does not read answers no PING, so it sends one itself every `UNREAD_PING_S`: it is busy, and not dead.
+An end that does not read cannot answer a PING, so it sends one itself every `UNREAD_PING_S`: it is busy, not dead.
 
 (The division into a core that waits for nothing and thin shells is that of h11 and websockets.)
 """
@@ -60,12 +60,12 @@ class SessionState(Enum):
 
 
 class SessionEvent(Enum):
-    """What changes the state."""
+    """The events that change the state."""
 
     GREETING = auto()  # the first frame of the peer
     REFUSAL = auto()  # an error in its place
     TRAFFIC = auto()  # any frame that the peer sends after the handshake
-    DRAIN = auto()  # this end decides to start nothing new
+    DRAIN = auto()  # this end starts nothing new from here on
     CLOSE = auto()  # this end ends the connection, or has lost it
 
 
@@ -94,7 +94,7 @@ TRANSITIONS: Final[dict[SessionState, dict[SessionEvent, SessionState]]] = {
         CLOSE: CLOSED,
     },
 }
-"""Every legal event of every state, and the state that follows. What is not here raises."""
+"""Every legal event of every state, and the next state. All others raise."""
 
 
 def _types(sender: type[m.Message]) -> frozenset[int]:
@@ -104,9 +104,9 @@ def _types(sender: type[m.Message]) -> frozenset[int]:
 HANDSHAKE: Final = frozenset({m.Hello.type, m.HelloReply.type})
 BOTH_WAYS: Final = _types(m.FromBoth)
 REPLIES: Final = _types(m.FromServer) - HANDSHAKE
-"""What only a server sends, after the handshake."""
+"""Frames that only a server sends, after the handshake."""
 REQUESTS: Final = _types(m.FromClient) - HANDSHAKE
-"""What only a client sends, after the handshake."""
+"""Frames that only a client sends, after the handshake."""
 
 FRAMES: Final[dict[Role, dict[SessionEvent, frozenset[int]]]] = {
     Role.SERVER: {GREETING: frozenset({m.Hello.type}), TRAFFIC: REQUESTS | BOTH_WAYS},
@@ -116,7 +116,7 @@ FRAMES: Final[dict[Role, dict[SessionEvent, frozenset[int]]]] = {
         TRAFFIC: REPLIES | BOTH_WAYS,
     },
 }
-"""What the frames of the peer are, at each end."""
+"""The event for each frame of the peer, at each end."""
 
 _ARRIVALS: Final = {
     (role, state): {
@@ -129,7 +129,7 @@ _ARRIVALS: Final = {
 
 
 class Session:
-    """What both ends have in common: state, receive buffer, outbox, deadlines. Times are those of a monotonic clock.
+    """The common part of both ends: state, receive buffer, outbox, deadlines. Times are those of a monotonic clock.
 
     Args:
         role: which end this is.
@@ -137,11 +137,11 @@ class Session:
         handshake_timeout_s: how long the first frame of the peer may take.
         keepalive_s: quiet time before a PING, and from a PING to the loss of the peer; `math.inf` switches it off.
         frame_timeout_s: how long a frame that has begun may take to arrive.
-        allowance: of memory for what is received.
+        allowance: of memory for received bytes.
 
     Attributes:
-        is_short: whether there is no memory for what comes next. Then `next_event` has returned None, nothing may be
-            received, and the shell asks for the next event again when there may be some.
+        is_short: whether memory for the next event is missing. Then `next_event` has returned None, nothing may be
+            received, and the shell calls `next_event` again when memory may be available.
     """
 
     def __init__(
@@ -162,13 +162,13 @@ class Session:
         self._keepalive_s = keepalive_s
         self._received_s = now_s
         self._sent_s = now_s
-        # When the PING went out that nothing has arrived after; infinite while there is none.
+        # When the PING was sent that has no answer yet; infinite if there is none.
         self._pinged_s = math.inf
         self._frame_timeout_s = frame_timeout_s
-        # When the first byte of the pending frame came, as far as that is known.
+        # When the first byte of the pending frame arrived, as far as that is known.
         self._frame_began_s = math.inf
         self._is_paused = False
-        # Whether a frame that has begun has its time also while this end does not read.
+        # Whether the deadline of a pending frame also runs while this end does not read.
         self._is_frame_timed = True
         self._frames = ReceiveBuffer(frame_size_max=FRAME_SIZE_BYTES_MAX, allowance=allowance)
         self.is_short = False
@@ -192,7 +192,7 @@ class Session:
         return self._frames.writable()
 
     def received(self, count: int, now_s: float) -> None:
-        """Say that `count` bytes were written at the start of what `writable` returned."""
+        """Record that `count` bytes were written at the start of the result of `writable`."""
         self._received_s = now_s
         self._pinged_s = math.inf
         frames = self._frames
@@ -201,17 +201,17 @@ class Session:
         frames.received(count)
 
     def give_back(self) -> bool:
-        """Give back memory that is not in use, for others; return whether there was any."""
+        """Release unused memory for other connections; return whether there was any."""
         return self._frames.give_back()
 
     def put(self, *buffers: Buffer) -> None:
-        """Send buffers, which are owned by the session from here on."""
+        """Send buffers, which the session owns from here on."""
         self._outbox += buffers
         for buffer in buffers:
             self.outbox_bytes += len(buffer)
 
     def take_outbox(self, now_s: float) -> list[Buffer]:
-        """Return what is to be sent, in order; the caller hands it to the transport now."""
+        """Return the bytes to send, in order; the caller passes them to the transport now."""
         outbox, self._outbox, self.outbox_bytes = self._outbox, [], 0
         self._sent_s = now_s
         return outbox
@@ -219,15 +219,15 @@ class Session:
     # --- state ---
 
     def drain(self) -> None:
-        """Start nothing new from here on; a session whose handshake is not done is closed. May be repeated."""
+        """Start nothing new from here on; a session without a finished handshake is closed. Idempotent."""
         self._change(DRAIN)
 
     def close(self) -> None:
-        """End the session. May be repeated."""
+        """Close the session. Idempotent."""
         self._change(CLOSE)
 
     def lost(self) -> None:
-        """End the session whose connection is gone, and keep nothing of what arrived."""
+        """Close a session whose connection is lost, and drop all received bytes."""
         self.close()
         self._frames.drop()
 
@@ -266,20 +266,21 @@ class Session:
     # --- time ---
 
     def pause(self, *, for_peer: bool = False) -> None:
-        """Say that this end reads nothing from now on.
+        """Record that this end reads nothing from now on.
 
         Args:
-            for_peer: since it does not take what is sent to it. Else a frame that has begun may take its time.
+            for_peer: because the peer does not receive what is sent to it. Otherwise the deadline of a pending frame
+                stops.
         """
         self._is_paused, self._is_frame_timed = True, for_peer
 
     def resume(self, now_s: float) -> None:
-        """Say that this end reads again."""
+        """Record that this end reads again."""
         self.excuse(now_s)
         self._is_paused, self._is_frame_timed = False, True
 
     def excuse(self, now_s: float) -> None:
-        """Say that this end read nothing until now: no silence before is the peer's."""
+        """Record that this end read nothing until now: the silence so far is not the peer's."""
         self._received_s = now_s
         self._pinged_s = math.inf
         if not self._is_frame_timed:
@@ -299,7 +300,7 @@ class Session:
         return min(deadline_s, self._sent_s + UNREAD_PING_S) if self._is_paused else deadline_s
 
     def on_deadline(self, now_s: float) -> None:
-        """Do what is due at `now_s`: nothing if the deadline moved meanwhile, else put a PING, or close."""
+        """Do what is due at `now_s`: nothing if the deadline has moved, else send a PING, or close."""
         if now_s < self.next_deadline_s():
             return
         is_silent = now_s >= self._silence_deadline_s
@@ -332,7 +333,7 @@ class Session:
         return frame
 
     def _consume(self, end: int) -> None:
-        """Give back everything before `end`; what is pending then came with the bytes that arrived last."""
+        """Release everything before `end`; the remaining bytes arrived last."""
         self._frames.consume(end)
         self._frame_began_s = self._received_s
 
@@ -340,10 +341,10 @@ class Session:
 def negotiate_version(*, version_min: int, version_max: int) -> int:
     """Return the highest version that both sides speak.
 
-    A client checks the version that the server chose by giving it as both ends of the range.
+    A client checks the server's choice by passing it as both ends of the range.
 
     Raises:
-        UnsupportedVersionError: there is none; it names both ranges.
+        UnsupportedVersionError: there is no common version; the error names both ranges.
     """
     version = min(version_max, PROTOCOL_VERSION_MAX)
     if version < max(version_min, PROTOCOL_VERSION_MIN):

@@ -1,6 +1,6 @@
 """Every message of the protocol and every record of the log, each declared once.
 
-A family is a module; this is their one namespace: `from millrace.wire import messages as m`.
+Each family is a module; this is their common namespace: `from millrace.wire import messages as m`.
 """
 
 # ruff: noqa: F403  # names are listed where they are declared

@@ -1,18 +1,18 @@
-"""How a message is declared: one class, whose annotations are its layout.
+"""Declaration of a message: one class, whose annotations are its layout.
 
     @message(21)                                     its number on the wire, never changed and never reused
-    class SealSegment(Request[SegmentInfo]):         who sends it, and what answers it
+    class SealSegment(Request[SegmentInfo]):         its sender, and its reply
         '''Seal a segment.'''
-        segment_id: SegmentId                        its layout, and what must be in memory to carry it out
+        segment_id: SegmentId                        its layout, and the entities that it needs in memory
 
 The decorator makes the class a dataclass with slots, frozen for the type checkers. Its construct `layout` is built from
-the annotations when it is first used. All else is derived from these: codecs (`wire.framing`), what may arrive at which
-end (`wire.session`), what the server loads before a request (`required_entities`), the dispatch of requests, what the
-inspector shows, the tables of `docs/formats.md`, and the strategies of the property tests. A field that is constant is
-a `ClassVar` with a `Const`.
+the annotations on first use. Everything else is derived from these: codecs (`wire.framing`), the messages allowed at
+each end (`wire.session`), the entities that the server loads before a request (`required_entities`), the dispatch of
+requests, the output of the inspector, the tables of `docs/formats.md`, and the strategies of the property tests. A
+constant field is a `ClassVar` with a `Const`.
 
-Who sends a message is its base, and there is no default: `Request`, `Query` (a request that changes nothing),
-`FromClient` (answered by nothing), `FromServer`, `FromBoth`, and `Record` for what is in the log only.
+The base class determines the sender, and there is no default: `Request`, `Query` (a request that changes nothing),
+`FromClient` (without a reply), `FromServer`, `FromBoth`, and `Record` for records of the log only.
 """
 
 import re
@@ -63,7 +63,7 @@ class Names:
     """Marks a field of a message whose values name entities, by number or by name.
 
     Attributes:
-        scope: a key of `Required`: the kind of the entities, or one that says what belongs to them.
+        scope: a key of `Required`: the kind of the entities, or another scope of that kind.
     """
 
     scope: str
@@ -92,13 +92,13 @@ ProducerId = Annotated[str, _TEXT, PRODUCERS]
 
 
 _EntityPath = tuple[str, Callable[[Any], Any] | None, str]
-"""A field that names entities, what takes the name of an item if it is a list of such, and the scope."""
+"""A field that names entities, the getter of an item's name if it is a list of items, and the scope."""
 
 
 class FrameType(int):
-    """The number of a frame on the wire, with the name that people read.
+    """The number of a frame on the wire, with a readable name.
 
-    Types below 128 cross the wire; those from 128 on are records of the log.
+    Types below 128 cross the wire; types from 128 on are records of the log.
     """
 
     name: str
@@ -111,10 +111,10 @@ class FrameType(int):
 
 
 class _Derived(Generic[Value]):
-    """What is made of the annotations of a message, as an attribute of its class, when it is first asked for.
+    """An attribute of a message class that is derived from its annotations on first use.
 
-    A program uses few kinds of messages. To make all of it for all of them took longer than all else in the modules
-    that declare them.
+    A program uses few kinds of messages. Deriving everything for all of them took longer than the rest of loading their
+    modules.
     """
 
     def __init__(self, make: Callable[[type["Message"]], Value]) -> None:
@@ -124,7 +124,7 @@ class _Derived(Generic[Value]):
         self._name = name
 
     def __get__(self, message: "Message | None", cls: type["Message"]) -> Value:
-        if "type" not in vars(cls):  # what is kept there would be found by its subclasses
+        if "type" not in vars(cls):  # subclasses would inherit a cached value
             raise AttributeError(f"{cls.__name__} is a base of messages, and has no {self._name}")
         made = self._make(cls)
         setattr(cls, self._name, made)
@@ -132,14 +132,14 @@ class _Derived(Generic[Value]):
 
 
 class Message:
-    """A message: a dataclass whose fields are never set again. Two of one class are equal if their fields are.
+    """A message: a dataclass whose fields are never reassigned. Two of one class are equal if their fields are.
 
     Attributes:
         type: the number of its frames.
-        layout: of the body of its frames; byte for byte what is sent or stored.
-        entity_fields: fields that name what must be in memory to carry it out, each with what it names; `list.field`
-            where the items of a list do.
-        entity_paths: the same, taken apart.
+        layout: of the body of its frames; byte for byte as sent or stored.
+        entity_fields: fields that name entities needed in memory, each with its scope; `list.field` if the items of a
+            list do.
+        entity_paths: the same, parsed.
         flags: the bits that the header of its frames may have set.
     """
 
@@ -151,18 +151,18 @@ class Message:
     entity_fields = _Derived(lambda cls: _entity_fields(_hints(cls)))
     entity_paths = _Derived(lambda cls: tuple(_path_of(name, entity) for name, entity in cls.entity_fields))
 
-    # Once for all messages: a dataclass would compile them for each, and take half the time to load the messages.
+    # Shared by all messages: a dataclass would compile them for each, and take half the time of loading the messages.
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same message."""
+        """Return whether the messages have the same class and fields."""
         return self._values() == other._values() if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
-        """Of its class and its fields."""
+        """Return a hash of the class and the fields."""
         return hash((type(self), self._values()))
 
     def __repr__(self) -> str:
-        """Return what makes it."""
+        """Return the expression that creates it."""
         values = zip(fields(self), self._values(), strict=True)  # type: ignore[arg-type]  # each message is one
         return f"{type(self).__name__}({', '.join(f'{field.name}={value!r}' for field, value in values)})"
 
@@ -191,11 +191,11 @@ class FromBoth(Message):
 class RequestFlag(IntEnum):
     """Bits in the header flags of some requests."""
 
-    UNANSWERED = 1  # no reply, whatever becomes of it: what is sent after it is refused if this is
+    UNANSWERED = 1  # no reply, whatever the outcome: later frames that depend on it are rejected if it is
 
 
 class Record(Message):
-    """A decision in the form in which it is logged; refused from the network."""
+    """A decision in the form in which it is logged; rejected from the network."""
 
     __slots__ = ()
 
@@ -205,7 +205,7 @@ AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
 class Request(FromClient, Generic[Reply]):
-    """Sent by clients under a request id of its own; answered by a `Reply`, or an ERROR_REPLY, with that id.
+    """Sent by clients with a new request id; answered by a `Reply`, or an ERROR_REPLY, with that id.
 
     Attributes:
         reply: the class of its reply.
@@ -216,7 +216,7 @@ class Request(FromClient, Generic[Reply]):
 
 
 class Query(Request[Reply], Generic[Reply]):
-    """A request that changes nothing: it is answered from what is durable, and so at once."""
+    """A request that changes nothing: it is answered from durable state, and so at once."""
 
     __slots__ = ()
 
@@ -230,8 +230,8 @@ def message(number: int, *, kw_only: bool = False) -> Callable[[type[AnyMessage]
     """Return the decorator that declares a message of this number."""
 
     def declare(cls: type[AnyMessage]) -> type[AnyMessage]:
-        # Frozen for the type checkers, which is what `frozen_default` says. Were it so at run time, each field would be
-        # set by a call: a reply of 13 fields takes 0.8 us to make, and would take 4.9 us.
+        # Frozen for the type checkers, by `frozen_default`. At run time, a frozen class would set each field by a call:
+        # a reply of 13 fields takes 0.8 us to make, and would take 4.9 us.
         made = dataclass(slots=True, eq=False, repr=False, kw_only=kw_only)(cls)
         assert issubclass(made, FromClient | FromServer | FromBoth | Record), f"{made.__name__}: who sends it?"
         assert issubclass(made, Record) == (number >= 128), f"{made.__name__}: records have numbers from 128 on"
@@ -267,7 +267,7 @@ def layout_of(cls: type[Any]) -> c.Struct:
 
 
 def item_classes(cls: type[Any]) -> dict[str, type[Any]]:
-    """Return the named tuples that the lists of a message, or of such an item, hold: by the name of the field."""
+    """Return the named tuples in the lists of a message, or of such an item, by the name of the field."""
     items = {name: _item_of(hint) for name, hint in _hints(cls).items()}
     return {name: item for name, item in items.items() if _is_structure(item)}
 
@@ -288,7 +288,7 @@ def _path_of(name: str, named: Names) -> _EntityPath:
 
 
 def _item_of(hint: Any) -> Any:
-    """Return the annotation of the items where an annotation is that of a list, else None."""
+    """Return the annotation of the items if an annotation is that of a list, else None."""
     plain = get_args(hint)[0] if get_origin(hint) is Annotated else None
     return get_args(plain)[0] if get_origin(plain) is list else None
 
@@ -298,16 +298,16 @@ def _is_structure(item: Any) -> bool:
 
 
 class Required(dict[str, Sequence[int | str]]):
-    """What a message names, by number or by name: keys of entities by scope (see `Names`)."""
+    """The entities that a message names, by number or by name: keys by scope (see `Names`)."""
 
     __slots__ = ()
 
 
 def required_entities(message: Message) -> Required:
-    """Return what must be in memory when a request is carried out, or a record applied; not what it creates.
+    """Return the entities that a request or a record needs in memory; not those that it creates.
 
-    The number 0 and the empty name mean none. Of more items than a request may list none is named: it will be refused.
-    A record names all that it lists.
+    The number 0 and the empty name mean none. If a request lists more items than allowed, none is returned: it will be
+    rejected. A record returns all that it lists.
     """
     keys = Required()
     for name, of_item, scope in message.entity_paths:

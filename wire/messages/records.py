@@ -33,7 +33,7 @@ from .writer import NO_NONCE as _NO_NONCE
 
 @message(128)
 class SegmentCreated(Record):
-    """A segment exists from here on; it is an internal one if its name starts with `#`."""
+    """A segment is created; it is an internal one if its name starts with `#`."""
 
     segment_id: U64
     created_us: I64
@@ -42,7 +42,7 @@ class SegmentCreated(Record):
 
 @message(129)
 class SegmentSealed(Record):
-    """A segment takes no more appends."""
+    """A segment is sealed."""
 
     segment_id: SegmentId
 
@@ -76,7 +76,7 @@ class SegmentMerged(Record):
 
 @message(133, kw_only=True)
 class AttributeSet(Record):
-    """An attribute has a value, or none."""
+    """An attribute is set, or deleted."""
 
     segment_id: SegmentId
     present: U8
@@ -95,19 +95,19 @@ class WriterRecorded(Record):
     stream_id: U64 = 0  # for which it was opened, 0 for none
     nonce: Bytes16 = _NO_NONCE  # of the request
     is_plain: U8 = 0  # 1: it has written events without sequences to the stream
-    is_exclusive: U8 = 0  # 1: the stream takes appends from it alone, under this epoch
-    fenced_number: WriterNumber = 0  # of the exclusive writer that it takes the stream over from, if that is fenced
-    fenced_epoch: U32 = 0  # that which it has from now on
+    is_exclusive: U8 = 0  # 1: the stream becomes exclusive to this writer, under this epoch
+    fenced_number: WriterNumber = 0  # of the previous exclusive writer, if that is fenced by this takeover
+    fenced_epoch: U32 = 0  # its new epoch
 
 
 @message(149, kw_only=True)
 class ExclusiveReleased(Record):
-    """A stream that took appends from one writer alone takes them from all again."""
+    """A stream is released by its exclusive writer."""
 
     stream_id: U64
-    writer_number: WriterNumber  # which had the stream
-    writer_epoch: U32  # under which it had the stream
-    fenced_epoch: U32 = 0  # that which it has from now on; 0: it stays as it is
+    writer_number: WriterNumber  # the exclusive writer
+    writer_epoch: U32  # its epoch as the exclusive writer
+    fenced_epoch: U32 = 0  # its new epoch; 0: unchanged
 
 
 @message(145)
@@ -121,18 +121,18 @@ class StoredTold(Record):
 
 @message(146, kw_only=True)
 class SequencesRefused(Record):
-    """A writer sent what its row on the stream says is stored: one of the two is wrong."""
+    """A writer sent events that its row on the stream says are stored: one of the two is wrong."""
 
     writer_number: WriterNumber
     stream_id: U64
-    segment_id: U64  # to which it was sent
-    first_sequence: I64  # of what was sent
+    segment_id: U64  # to which they were sent
+    first_sequence: I64  # of these events
     stored_through: I64  # the lowest that was stored in the range of the segment, not below the first that was sent
 
 
 @message(147, kw_only=True)
 class SequencesReset(Record):
-    """A writer whose sequences were refused on a stream resumes after a sequence, under an epoch."""
+    """The sequences of a rejected writer are reset: it resumes after a sequence, under an epoch."""
 
     writer_number: WriterNumber
     writer_epoch: U32
@@ -142,7 +142,7 @@ class SequencesReset(Record):
 
 @message(143, kw_only=True)
 class WritersExpired(Record):
-    """Nothing is known any more of what these writers wrote."""
+    """The state of these writers is deleted."""
 
     expired_us: I64
     marked: List32[WriterNumber]  # writers that leave a mark: named ones
@@ -151,12 +151,12 @@ class WritersExpired(Record):
 
 @message(144)
 class UptimeCounted(Record):
-    """For how long servers ran, all of them together, by their monotonic clocks, and what the wall clock said then."""
+    """The total uptime of servers by their monotonic clocks, and the wall clock at that time."""
 
     uptime_us: I64
     unix_us: I64
-    monotonic_us: I64  # of the machine, since the start that `boot` names
-    boot: Text  # empty: the machine does not name its starts
+    monotonic_us: I64  # of the machine, since the boot that `boot` names
+    boot: Text  # empty: the machine does not identify its boots
 
 
 @message(135, kw_only=True)
@@ -193,7 +193,7 @@ class StreamUpdated(Record):
 
 @message(148, kw_only=True)
 class CutsSaved(Record):
-    """Cuts have names, from one moment on."""
+    """Cuts are saved under names."""
 
     stream_id: StreamId
     saved_us: I64
@@ -202,7 +202,7 @@ class CutsSaved(Record):
 
 @message(142)
 class CutForgotten(Record):
-    """A cut has no name any more."""
+    """A saved cut is deleted."""
 
     stream_id: OpenStreamId
     kind: U8
@@ -211,14 +211,14 @@ class CutForgotten(Record):
 
 @message(136)
 class StreamSealed(Record):
-    """A stream and all its segments take no more appends."""
+    """A stream and all its segments are sealed."""
 
     stream_id: StreamId
 
 
 @message(137)
 class StreamTruncated(Record):
-    """The segments of a stream start at these offsets. Not written any more: see `StreamStartMoved`."""
+    """The segments of a stream start at these offsets. No longer written: see `StreamStartMoved`."""
 
     stream_id: StreamId
     positions: List16[CutPosition]
@@ -241,14 +241,14 @@ class StreamDeleted(Record):
 
 @message(160)
 class IdsReserved(Record):
-    """Numbers are reserved for a client: they are given to nobody else, used or not."""
+    """Numbers are reserved for a client: no other client gets them, whether they are used or not."""
 
     first: U64
     count: U32
 
 
 class PartRecord(NamedTuple):
-    """A segment that holds events of a transaction for a range of keys, `low` to `last` inclusive."""
+    """A segment with events of a transaction for a range of keys, `low` to `last` inclusive."""
 
     segment_id: U64
     stream_id: U64
@@ -258,14 +258,14 @@ class PartRecord(NamedTuple):
 
 @message(161, kw_only=True)
 class TransactionBegun(Record):
-    """A transaction is open. One of that name that is over has no name any more."""
+    """A transaction is begun. An ended transaction of the same name loses its name."""
 
     number: TransactionNumber
     begun_us: I64
     lease_ms: U32
     name: TransactionName
     streams: List16[TransactionStream]
-    producers: List16[ProducerClaim] = field(default_factory=list)  # one, or none
+    producers: List16[ProducerClaim] = field(default_factory=list)  # at most one
     parts: List16[PartRecord] = field(default_factory=list)  # of its branch 0
 
 
@@ -280,7 +280,7 @@ class PartsAdded(Record):
 
 
 class CommitEpochRecord(NamedTuple):
-    """An epoch of a stream that a commit begins, since scales overtook the transaction."""
+    """The epoch of a stream that a commit begins, because the stream was scaled during the transaction."""
 
     stream_id: StreamId
     epoch: U32
@@ -289,7 +289,7 @@ class CommitEpochRecord(NamedTuple):
 
 
 class CommittedPart(NamedTuple):
-    """The bytes of a part are now in a segment of its stream."""
+    """The bytes of a part are moved to a segment of its stream."""
 
     source_id: SegmentId
     target_id: SegmentId
@@ -299,7 +299,7 @@ class CommittedPart(NamedTuple):
 
 
 class MovedCursor(NamedTuple):
-    """A cursor is somewhere else with a commit."""
+    """A cursor is moved by a commit."""
 
     stream_id: StreamId
     name: Text
@@ -318,9 +318,9 @@ class CommittedProducer(NamedTuple):
 
 @message(163, kw_only=True)
 class TransactionCommitted(Record):
-    """The events of a transaction are in its streams. The record says all of it, whatever of the log before is lost.
+    """A transaction is committed. The record is complete, whatever earlier part of the log is lost.
 
-    The lists that are reserved are empty; a record in which one is not cannot be read, and is not passed over.
+    The reserved lists are empty; a record in which one is not cannot be read, and is not skipped.
     """
 
     number: TransactionNumber
@@ -334,7 +334,7 @@ class TransactionCommitted(Record):
     cursors: List32[MovedCursor]
     assignments: ClassVar = Const(0, Int32ul)  # reserved: positions of readers of groups
     conditions: ClassVar = Const(0, Int32ul)  # reserved: entries of tables
-    producers: List32[CommittedProducer] = field(default_factory=list)  # one, or none
+    producers: List32[CommittedProducer] = field(default_factory=list)  # at most one
 
 
 @message(164, kw_only=True)
@@ -348,14 +348,14 @@ class TransactionsEnded(Record):
 
 @message(165)
 class OutcomesForgotten(Record):
-    """How these transactions ended is not known any more."""
+    """The outcomes of these transactions are forgotten."""
 
     numbers: List32[TransactionNumber]
 
 
 @message(166, kw_only=True)
 class TransactionPrepared(Record):
-    """A transaction takes no more, and never ends by itself; it is committed with these branches, or aborted."""
+    """A transaction is prepared: it accepts no more events, and never expires. These branches will be committed."""
 
     number: TransactionNumber
     branches: List32[BranchCount]
@@ -375,7 +375,7 @@ class ProducerTaken(Record):
 
 @message(171, kw_only=True)
 class ProducerReset(Record):
-    """The writer id of a producer belongs to another holder, whose sequences start over; its runs so far are fenced."""
+    """The writer id of a producer has a new holder, whose sequences start over; earlier runs are fenced."""
 
     number: ProducerNumber
     producer_id: Text
@@ -394,6 +394,6 @@ class SequenceDescribed(Record):
 
 @message(173)
 class ProducersForgotten(Record):
-    """These producers are not known any more: a transaction under one of their writer ids begins a new producer."""
+    """These producers are forgotten: a transaction under one of their writer ids begins a new producer."""
 
     numbers: List32[ProducerNumber]

@@ -32,7 +32,7 @@ class AppendAckEntry(NamedTuple):
     """One run of appends that are durable: `count` of them, from `request_id` on."""
 
     request_id: U64  # of the first append of the run
-    offset: I64  # of the first byte of the first append of the run; -1: already stored, offset not kept
+    offset: I64  # of the first byte of the first append of the run; -1: duplicate, offset unknown
     # Appends in the run; their request ids and their bytes follow one another.
     count: U32  # type: ignore[assignment]  # hides tuple.count, which no ack needs
     duplicate: U32  # 1: all were stored before; our client makes no difference
@@ -60,10 +60,10 @@ class Append(Request[AppendAck]):
 
 @message(41, kw_only=True)
 class SequencedAppend(Request[AppendAck]):
-    """Append events that have sequences, numbers given by the caller; scanned like APPEND.
+    """Append events with sequences, numbers given by the caller; scanned like APPEND.
 
-    Of a named writer that was opened for the stream of the segment; either all its events there have sequences, or
-    none has. Refused with SEQUENCES_REFUSED if everything in the range of the segment is stored up to `first_sequence`.
+    From a named writer that was opened for the stream of the segment; either all its events there have sequences, or
+    none. Refused with SEQUENCES_REFUSED if everything in the range of the segment is stored up to `first_sequence`.
     """
 
     segment_id: U64
@@ -79,7 +79,7 @@ class SequencedAppend(Request[AppendAck]):
 
 
 APPENDS: Final = frozenset({Append.type, SequencedAppend.type})
-"""What is scanned in place, not decoded."""
+"""Frames that are scanned in place, not decoded."""
 AppendHeader: Final = Struct(*FrameHeader.subcons, *Append.layout.subcons[:-1])
 SequencedAppendHeader: Final = Struct(*FrameHeader.subcons, *SequencedAppend.layout.subcons[:-1])
 
@@ -114,9 +114,9 @@ class SegmentInfo(FromServer):
 
 @message(18)
 class CreateSegment(Request[SegmentInfo]):
-    """Create a segment. Names that start with `#` are those of internal segments, which only the server makes.
+    """Create a segment. Names that start with `#` are those of internal segments, which only the server creates.
 
-    A request that would change an internal segment is refused as INVALID_ARGUMENT.
+    A request that would change an internal segment is refused with INVALID_ARGUMENT.
     """
 
     name: SegmentName
@@ -124,7 +124,7 @@ class CreateSegment(Request[SegmentInfo]):
 
 @message(19)
 class GetSegment(Query[SegmentInfo]):
-    """Ask for a segment by id, or by name where the id is 0."""
+    """Fetch a segment by id, or by name if the id is 0."""
 
     segment_id: SegmentId
     name: SegmentName
@@ -156,17 +156,17 @@ class DeleteSegment(Request[Done]):
 class MergeSegment(Request[SegmentInfo]):
     """Move all bytes of a sealed segment to the end of another; the reply describes the target.
 
-    Repeating it changes nothing: also by name, when the source is gone because it was merged into that target.
+    Idempotent: also by name, when the source is gone because it was merged into that target.
     """
 
     target_id: SegmentId
-    source_id: SegmentId  # 0: the one that `source` names
+    source_id: SegmentId  # 0: the segment that `source` names
     source: SegmentName = ""
 
 
 @message(26)
 class SegmentList(FromServer):
-    """A page of segments; `more` says that further ones follow."""
+    """A page of segments; `more` is set if further ones follow."""
 
     segments: List32[SegmentDescription]
     more: U8
@@ -184,8 +184,8 @@ class ListSegments(Query[SegmentList]):
 class DataFlag(IntEnum):
     """Bits in the header flags of DATA."""
 
-    AT_TAIL = 1  # nothing durable follows the payload
-    END_OF_SEGMENT = 2  # sealed, and nothing follows the payload
+    AT_TAIL = 1  # no durable byte follows the payload
+    END_OF_SEGMENT = 2  # sealed, and no byte follows the payload
 
 
 @message(28, kw_only=True)
@@ -215,9 +215,9 @@ class Read(Query[Data]):
 
 @message(29)
 class Subscribe(Query[Data]):
-    """Push the bytes of a segment from `offset` on, as they become durable, for as long as there is credit.
+    """Push the bytes of a segment from `offset` on, as they become durable, as far as there is credit.
 
-    Refused as READ is.
+    Refused for the same reasons as READ.
     """
 
     segment_id: SegmentId
@@ -228,14 +228,14 @@ class Subscribe(Query[Data]):
 
 @message(30)
 class Credit(FromClient):
-    """Give a subscription (named by the request id) more credit. No reply."""
+    """Grant a subscription (identified by the request id) more credit. No reply."""
 
     credit_bytes: U32
 
 
 @message(31)
 class Unsubscribe(FromClient):
-    """End a subscription (named by the request id). No reply; DATA on its way may still arrive."""
+    """End a subscription (identified by the request id). No reply; DATA in flight may still arrive."""
 
 
 @message(34)
@@ -260,7 +260,7 @@ class SetAttribute(Request[Attribute]):
 
 @message(33)
 class GetAttribute(Query[Attribute]):
-    """Ask for an attribute of a segment."""
+    """Fetch an attribute of a segment."""
 
     segment_id: SegmentId
     key: Text
@@ -283,7 +283,7 @@ class Index(FromServer):
 
 @message(38, kw_only=True)
 class GetIndex(Query[Index]):
-    """Ask for append borders in [start, end], at least `spacing_bytes` apart."""
+    """Fetch append borders in [start, end], at least `spacing_bytes` apart."""
 
     segment_id: SegmentId
     start: U64
@@ -294,7 +294,7 @@ class GetIndex(Query[Index]):
 
 @message(39)
 class Seek(Query[Index]):
-    """Ask for an append border near before the first event with this event time or a newer one; none if none has."""
+    """Find an append border before the first event with this event time or a newer one; none if none has."""
 
     segment_id: SegmentId
     timestamp_us: I64
@@ -302,7 +302,7 @@ class Seek(Query[Index]):
 
 @message(45)
 class Interval(FromServer):
-    """Bytes [start, end) of a segment between two append borders; empty: there are none."""
+    """Bytes [start, end) of a segment between two append borders; empty if there are none."""
 
     start: U64
     end: U64
@@ -310,7 +310,7 @@ class Interval(FromServer):
 
 @message(44, kw_only=True)
 class SeekBefore(Query[Interval]):
-    """Ask for the last interval before `end` that may hold an event with an older event time than this one.
+    """Find the last interval before `end` that may contain an event with an older event time than this one.
 
     No event from there up to `end` is older.
     """

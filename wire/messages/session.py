@@ -9,7 +9,7 @@ from .declaration import I64, U8, U16, U32, U64, Bytes16, FromBoth, FromServer, 
 
 @message(2, kw_only=True)
 class HelloReply(FromServer):
-    """First frame of a server: what was agreed, and its limits."""
+    """First frame of a server: the negotiated version, and its limits."""
 
     magic: ClassVar = Const(b"MLRC")
     version: U16
@@ -51,7 +51,7 @@ class ErrorReply(FromServer):
 
 @message(4)
 class Ping(FromBoth):
-    """Ask for a PONG."""
+    """Request a PONG."""
 
 
 @message(5)
@@ -61,7 +61,7 @@ class Pong(FromBoth):
 
 @message(6)
 class Throttle(FromServer):
-    """Notice: the server reads no more from this connection until what is full has room."""
+    """Notice of backpressure: the server stops reading from this connection until the resource has space."""
 
     retry_after_ms: U32
     reason: Text
@@ -69,6 +69,6 @@ class Throttle(FromServer):
 
 @message(7)
 class Done(FromServer):
-    """The request was carried out; `changed` is 0 where it already was so."""
+    """The request was carried out; `changed` is 0 if there was nothing to change."""
 
     changed: U8

@@ -36,7 +36,7 @@ class StreamSegment(NamedTuple):
     low: U64  # first place of its key range
     last: U64  # last place of its key range, inclusive: 2^64 does not fit
     epoch: U32  # of the stream, in which the segment was created
-    sealed_epoch: U32  # which replaced it by successors; 0 while it was not
+    sealed_epoch: U32  # in which it was replaced by successors; 0: not replaced
     start_offset: U64
     length: U64
     event_count: U64
@@ -47,13 +47,13 @@ class StreamSegment(NamedTuple):
 NOT_REPLACED: Final = (1 << 32) - 1
 """In place of an epoch: no segment that was replaced is listed."""
 AT_HEAD: Final = NOT_REPLACED - 1
-"""In place of an epoch: only the first segments that hold something are listed, as they were before the first of them
-was replaced. What was replaced in later epochs is to be asked for from there."""
+"""Instead of an epoch: list only the first segments with content, as they were before the first of them was replaced.
+Fetch segments that were replaced in later epochs from there."""
 
 
 @message(50, kw_only=True)
 class StreamInfo(FromServer):
-    """A stream and its segments as they are now, or a page of these.
+    """A stream and its current segments, or a page of these.
 
     Open segments come first, then replaced ones in the order in which they were replaced.
     """
@@ -66,12 +66,12 @@ class StreamInfo(FromServer):
     name: Text
     configuration: Text
     segments: List16[StreamSegment]
-    exclusive_number: U64 = 0  # of the writer from which alone the stream takes events; 0 for none
+    exclusive_number: U64 = 0  # the exclusive writer of the stream; 0 for none
     exclusive_epoch: U32 = 0
     exclusive_id: Text = ""
     exclusive_since_us: I64 = 0
     replaced_from: U32 = 0  # segments that were replaced in earlier epochs are left out
-    next_epoch: U32 = 0  # segments replaced from this epoch on are on the next page; 0: on none
+    next_epoch: U32 = 0  # segments replaced from this epoch on are on the next page; 0: there is none
     replaced_count: U32 = 0  # segments that were replaced up to the epoch of the first page and are not deleted
 
 
@@ -83,7 +83,7 @@ class CursorName(NamedTuple):
 
 @message(48)
 class CreateStream(Request[StreamInfo]):
-    """Create a stream; where it existed nothing is changed, and the reply has `created` = 0."""
+    """Create a stream; an existing stream stays unchanged, and the reply has `created` = 0."""
 
     name: StreamName
     segment_count: U32
@@ -93,7 +93,7 @@ class CreateStream(Request[StreamInfo]):
 
 @message(49)
 class GetStream(Query[StreamInfo]):
-    """Ask for a stream, or for the next page of its segments."""
+    """Fetch a stream, or the next page of its segments."""
 
     name: OpenStreamName
     replaced_from: U32 = 0  # leave out the segments that were replaced in earlier epochs; see `AT_HEAD`
@@ -109,7 +109,7 @@ class ListedStream(NamedTuple):
 
 @message(52)
 class StreamList(FromServer):
-    """A page of streams; `more` says that further ones follow."""
+    """A page of streams; `more` is set if further ones follow."""
 
     names: List32[ListedStream]
     more: U8
@@ -158,7 +158,7 @@ class TruncateStream(Request[StreamInfo]):
 
 @message(55)
 class DeleteStream(Request[Done]):
-    """Delete a sealed stream; `changed` = 0 if there was none."""
+    """Delete a sealed stream; `changed` = 0 if it did not exist."""
 
     name: StreamName
 
@@ -188,7 +188,7 @@ class SegmentRangeRecord(NamedTuple):
 
 
 class EpochRecord(NamedTuple):
-    """An epoch of a stream: when and why it began, what it sealed, what it created in its place."""
+    """An epoch of a stream: its start, its cause, the segments that it sealed, and their successors."""
 
     number: U32
     started_us: I64
@@ -209,7 +209,7 @@ class EpochRecord(NamedTuple):
 
 @message(58)
 class StreamHistory(FromServer):
-    """A page of the epochs of a stream, the oldest one first; `more` says that further ones follow."""
+    """A page of the epochs of a stream, oldest first; `more` is set if further ones follow."""
 
     epochs: List32[EpochRecord]
     more: U8 = 0
@@ -217,7 +217,7 @@ class StreamHistory(FromServer):
 
 @message(57)
 class GetStreamHistory(Query[StreamHistory]):
-    """Ask for the epochs of a stream."""
+    """Fetch the epochs of a stream."""
 
     name: OpenStreamName
     first: U32 = 0  # the number of the first one wanted
@@ -225,7 +225,7 @@ class GetStreamHistory(Query[StreamHistory]):
 
 @message(59)
 class UpdateStream(Request[StreamInfo]):
-    """Give a stream another configuration. The reply has the open segments only."""
+    """Change the configuration of a stream. The reply has the open segments only."""
 
     name: OpenStreamName
     configuration: Text
@@ -233,27 +233,27 @@ class UpdateStream(Request[StreamInfo]):
 
 @message(61)
 class Explanation(FromServer):
-    """What the policies of a stream see, decided last, and wait for, as JSON."""
+    """The measurements, last decisions and conditions of a stream's policies, as JSON."""
 
     facts: LongText
 
 
 @message(60)
 class ExplainStream(Query[Explanation]):
-    """Ask why a stream is as it is: scaling, retention, cursors."""
+    """Explain the state of a stream: scaling, retention, cursors."""
 
     name: StreamName
 
 
 class CutKind(IntEnum):
-    """What a saved cut is for."""
+    """The purpose of a saved cut."""
 
     BOOKMARK = 1  # a place worth finding again
-    CURSOR = 2  # how far a consumer has come: retention by consumption does not pass it
+    CURSOR = 2  # the progress of a consumer: retention by consumption does not pass it
 
 
 class SavedCut(NamedTuple):
-    """A cut that the server keeps under a name; each kind has names of its own."""
+    """A cut that the server saved under a name; each kind has a namespace of its own."""
 
     kind: U8
     name: Text
@@ -263,17 +263,17 @@ class SavedCut(NamedTuple):
 
 
 class NamedCut(NamedTuple):
-    """A cut to be kept under a name."""
+    """A cut to be saved under a name."""
 
     kind: U8  # `CutKind`
-    name: Text  # among those of its kind
+    name: Text  # unique in its kind
     positions: List16[SavedPosition]
-    hold_s: U32 = 0  # of a cursor: it is forgotten when it was not saved for so long; 0: never
+    hold_s: U32 = 0  # of a cursor: forget it when it was not saved for this long; 0: never
 
 
 @message(66)
 class SaveCuts(Request[Done]):
-    """Keep cuts of a stream under names, in place of those of that kind and name: all of them in one step, or none."""
+    """Save cuts of a stream under names, replacing those of the same kind and name; atomic."""
 
     stream: StreamName
     cuts: List16[NamedCut]
@@ -281,7 +281,7 @@ class SaveCuts(Request[Done]):
 
 @message(63)
 class ForgetCut(Request[Done]):
-    """Forget a saved cut; `changed` = 0 if there was none."""
+    """Delete a saved cut; `changed` = 0 if it did not exist."""
 
     stream: StreamName
     kind: U8
@@ -297,13 +297,13 @@ class CutList(FromServer):
 
 @message(64)
 class ListCuts(Query[CutList]):
-    """Ask for the saved cuts of a stream."""
+    """Fetch the saved cuts of a stream."""
 
     name: StreamName
 
 
 class StreamTail(NamedTuple):
-    """Where a stream ended."""
+    """The tail of a stream."""
 
     name: Text
     stream_id: U64
@@ -312,7 +312,7 @@ class StreamTail(NamedTuple):
 
 @message(68)
 class StreamTails(FromServer):
-    """The tails of some streams, all as of one moment, in the order asked for."""
+    """The tails of some streams, all as of one moment, in the order of the request."""
 
     tails: List16[StreamTail]
 
@@ -325,6 +325,6 @@ class NamedStream(NamedTuple):
 
 @message(67)
 class GetTails(Query[StreamTails]):
-    """Ask for the tails of streams, all as of one moment."""
+    """Fetch the tails of streams, all as of one moment."""
 
     streams: List16[NamedStream]

@@ -1,4 +1,4 @@
-"""Messages about writers, whose events are stored once however often they are sent."""
+"""Messages about writers, whose events are stored exactly once however often they are sent."""
 
 from dataclasses import field
 from typing import Final, NamedTuple
@@ -41,63 +41,63 @@ class SequenceMark(NamedTuple):
 
 @message(36, kw_only=True)
 class WriterOpened(FromServer):
-    """The writer, its epoch, and how far it is: in each of the segments, and on the stream, that were asked for.
+    """A writer, its epoch, and its progress in the requested segments and on the requested stream.
 
-    Of a writer whose state has expired number and epoch are those which it had, and it is not `known`. One that was
-    opened to start over is new, and tells when the state before it expired.
+    For a writer whose state has expired, number and epoch are the old ones, and it is not `known`. A writer that was
+    opened to start over is new, and the reply has the time when the old state expired.
     """
 
     writer_number: U64
     writer_epoch: U32
-    known: U8  # 1: it was there before, and its state is kept
+    known: U8  # 1: it existed, and its state is kept
     active_us: I64  # its last durable append or open before this, to within a minute; 0: never
-    expired_us: I64  # when the state that was kept under its id expired; 0 if it did not
+    expired_us: I64  # when the earlier state of its id expired; 0 if it did not
     states: List16[WriterState]
-    stored_through: I64 = -1  # everything that it wrote to the stream up to this sequence is stored
-    marks: List32[SequenceMark] = field(default_factory=list)  # what is stored above that, by the place of its key
-    is_plain: U8 = 0  # 1: what it wrote to the stream has no sequences, and nothing that follows may have
+    stored_through: I64 = -1  # all its events on the stream up to this sequence are stored
+    marks: List32[SequenceMark] = field(default_factory=list)  # sequences stored above that, by the place of their key
+    is_plain: U8 = 0  # 1: its events on the stream have no sequences, and later ones may not have any
     is_refused: U8 = 0  # 1: its sequences were refused, and opening it fails until they are reset
 
 
 @message(35)
 class OpenWriter(Request[WriterOpened]):
-    """Open a writer under a new epoch; an empty id asks for a fresh unnamed one.
+    """Open a writer under a new epoch; an empty id opens a new unnamed writer.
 
-    An id whose state has expired is refused with WRITER_EXPIRED, unless it is to `start_over`. Sequences can be given
-    to the events of a named writer on the stream that it was opened for. Sent again with the same nonce, it is
-    the same opening: the epoch stays, and it is refused with WRITER_FENCED if the id was opened by another one since.
+    An id whose state has expired is refused with WRITER_EXPIRED, unless it is to `start_over`. Events of a named writer
+    on the stream that it was opened for may have sequences. Sent again with the same nonce, it is the same opening: the
+    epoch stays, and it is refused with WRITER_FENCED if the id was opened by another client since.
 
-    While a stream has an exclusive writer, others are refused with WRITER_EXCLUDED when they are opened for it, and
-    when they append. Another exclusive one takes the stream over.
+    While a stream has an exclusive writer, other writers are refused with WRITER_EXCLUDED when they are opened for it,
+    and when they append. Another exclusive writer takes the stream over.
     """
 
     writer_id: WriterId
     segment_ids: List16[SegmentId]
-    start_over: U8  # 1: start from nothing where the state of that id has expired, rather than fail
+    start_over: U8  # 1: start over if the state of that id has expired, instead of failing
     stream_id: StreamId = 0  # the stream that it will write to; 0 for none
     nonce: Bytes16 = NO_NONCE  # random; zeros for none
-    exclusive: U8 = 0  # 1: the stream takes events from this writer alone from now on
-    # If there are any: the cut at which the stream must end, else it is refused with TAIL_CHANGED. Of exclusive ones.
+    exclusive: U8 = 0  # 1: the stream becomes exclusive to this writer
+    # The cut at which the stream must end, if given: otherwise refused with TAIL_CHANGED. For exclusive writers.
     expected: List16[SavedPosition] = field(default_factory=list)
 
 
 @message(37)
 class GetWriter(Request[WriterOpened]):
-    """Ask how far a writer has come, without opening it.
+    """Fetch the progress of a writer, without opening it.
 
-    The reply tells only what is durable, and nothing that was admitted before is missing from it: so what was sent to a
-    segment that is gone since, and is not told here as stored, never will be.
+    The reply has durable state only, and includes everything that was admitted before: events sent to a segment that is
+    gone since, and not reported here as stored, never will be.
     """
 
     writer_id: WriterId
     segment_ids: List16[SegmentId]
     stream_id: StreamId = 0  # 0 for none
-    writer_epoch: U32 = 0  # refused with WRITER_FENCED if the writer was opened again since; 0: whatever its epoch is
+    writer_epoch: U32 = 0  # refused with WRITER_FENCED if the writer was opened again since; 0: any epoch
 
 
 @message(42)
 class TellStored(Request[Done]):
-    """Say that everything which a writer wrote to a stream below a sequence is stored: while no append says it.
+    """Report that all events of a writer on a stream below a sequence are stored, while no append carries that.
 
     `changed` = 0 if that was known.
     """
@@ -110,9 +110,9 @@ class TellStored(Request[Done]):
 
 @message(43)
 class ResetSequences(Request[Done]):
-    """Let a writer whose sequences were refused on a stream resume after a sequence that its caller knows of.
+    """Reset the sequences of a refused writer on a stream: it resumes after a sequence that its caller knows.
 
-    A writer that is open is fenced. `changed` = 0 if nothing was refused: then nothing is reset.
+    A writer that is open is fenced. `changed` = 0 if none was refused: then nothing is reset.
     """
 
     writer_id: WriterId
@@ -122,11 +122,11 @@ class ResetSequences(Request[Done]):
 
 @message(46, kw_only=True)
 class ReleaseStream(Request[Done]):
-    """Let a stream take events from all writers again; `changed` = 0 if it did so, or has another exclusive writer.
+    """Release a stream from its exclusive writer; `changed` = 0 if it has none, or another one.
 
-    Without a writer in the request, the one that has the stream loses it, and is fenced.
+    Without a writer in the request, the current exclusive writer loses the stream, and is fenced.
     """
 
     stream_id: StreamId
-    writer_number: WriterNumber = 0  # of the exclusive writer that gives it back; 0 for none
+    writer_number: WriterNumber = 0  # the exclusive writer that releases the stream; 0 for any
     writer_epoch: U32 = 0

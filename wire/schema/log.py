@@ -88,7 +88,7 @@ LOG_FILE_VERSION: Final = 2
 LOG_FILE_RECYCLED: Final = 1
 """Flag of a file whose space was used before, under another salt."""
 LOG_FILE_FENCE: Final = 2
-"""Flag of an object that ends an epoch of a log in an object store, and is its header alone."""
+"""Flag of an object that ends an epoch of a log in an object store, and consists of a header only."""
 LOG_FILE_HEADER_SIZE_BYTES: Final = 64
 LOG_FILE_HEADER_BLOCK_BYTES: Final = 4096
 """Where the batches start: after the file header and the zeros that fill its block."""
