@@ -25,5 +25,5 @@ def test_the_escapes_are_the_documented_ones() -> None:
 def test_what_escapes_nothing_is_refused_with_what_does(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a valid escape in a key: use ") as refused:
         unescape_key(text)
-    for escape in str(refused.value).partition(": write ")[2].split(", "):
+    for escape in str(refused.value).partition(": use ")[2].split(", "):
         assert unescape_key(escape) is not None

@@ -9,7 +9,7 @@ from tests.support.tables import table
     [
         (b"{", "is not JSON: "),
         (b"{} {}", "is not JSON: Extra data"),
-        (b'{"a": NaN}', "is not JSON: NaN is not a number"),
+        (b'{"a": NaN}', "is not JSON: NaN is not a JSON number"),
         (b'{"a": "\xff"}', "is not UTF-8: 0xff at byte 8"),
         (b'{"a": "\xed\xa0\x80"}', "is not UTF-8: 0xed"),
         ('{"a": 1}'.encode("utf-16-le"), "is not JSON"),

@@ -174,7 +174,7 @@ def test_a_transaction_that_is_not_there_is_an_error(ask: Run, command: str) -> 
     unknown = ask("txn", command, "nothing")
 
     assert (unknown.code, unknown.out) == (1, "")
-    assert "there is no" in unknown.err
+    assert "does not exist, or was forgotten" in unknown.err
     assert ask("txn", command).code == 2
 
 

@@ -139,4 +139,4 @@ def test_a_writer_that_was_refused_for_its_sequences_is_reset(ask: Run, running:
 
     assert (done.code, again.code, unknown.code) == (0, 1, 1)
     assert "resumes on writers/reset after sequence 7" in done.out + done.err
-    assert "no sequence of writer writers/reset:w was refused" in again.err
+    assert "no sequence of writer writers/reset:w was rejected" in again.err

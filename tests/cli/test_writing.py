@@ -275,7 +275,7 @@ def test_a_named_writer_resumes_records_of_several_lines(write: Write, ask: Run)
 def test_a_line_without_a_key_and_a_tab_is_named(write: Write) -> None:
     for line, problem in (
         (b"no tab", "line 2 has no tab after its key"),
-        (b"\\x\tv", "line 2 '\\\\x' escapes nothing"),
+        (b"\\x\tv", "line 2 '\\\\x' is not a valid escape"),
     ):
         assert problem in write("events/no-tab", b"k\t1\n" + line, "--keys").err
     assert "line 1 is not JSON" in write("events/no-tab", b"{", "--json").err

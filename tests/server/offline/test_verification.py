@@ -265,7 +265,7 @@ def test_inspect_tells_a_chunk_and_a_copy_under_other_names(folder: Path) -> Non
     swap(chunks(folder)[0], chunks(folder)[2])
 
     assert any("the file holds part 0" in each for each in inspect_path(copies(folder)[0]).problems)
-    assert any("not what its name says" in each for each in inspect_path(chunks(folder)[0]).problems)
+    assert any("not the chunk in its name" in each for each in inspect_path(chunks(folder)[0]).problems)
 
 
 def test_inspect_shows_the_rows_of_a_copy(folder: Path) -> None:
