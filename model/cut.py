@@ -233,7 +233,7 @@ def parse_choice(text: str) -> CutChoice:
             return PastCut(round(parse_duration(match[1]) * 1_000_000))
         return TimeCut(parse_moment(text))
     except InvalidArgumentError:
-        raise InvalidArgumentError(f"{text[:100]!r} is no place in a stream: write {CHOICE_FORMS}") from None
+        raise InvalidArgumentError(f"{text[:100]!r} is not a place in a stream: write {CHOICE_FORMS}") from None
 
 
 def is_saved(text: str) -> bool:
@@ -258,7 +258,7 @@ def chosen(place: Place) -> CutChoice:
         return PastCut(place // timedelta(microseconds=1))
     if isinstance(place, date) or (isinstance(place, SupportsIndex) and not isinstance(place, bool)):
         return TimeCut.at(place)
-    raise InvalidArgumentError(f"{place!r} is no place in a stream: write {CHOICE_FORMS}")
+    raise InvalidArgumentError(f"{place!r} is not a place in a stream: write {CHOICE_FORMS}")
 
 
 def chosen_time(place: Place) -> TimeCut | PastCut:

@@ -1,16 +1,16 @@
 """Event blocks as Arrow record batches.
 
-A large block becomes a batch as it is: its columns are the buffers of the batch. Small ones are put together, for
-a batch of a few rows costs more than copying them. Needs pyarrow, of the extra `arrow`, so this module is
-imported where batches are asked for.
+A large block becomes a batch as it is: its columns are the buffers of the batch. Small blocks are joined, because a
+batch of a few rows costs more than copying them. Needs pyarrow, of the extra `arrow`, so this module is imported only
+where batches are used.
 
     value         binary
-    key           string    null where an event has none
-    timestamp     timestamp[us, UTC]    null where its block has none
+    key           string    null if the event has none
+    timestamp     timestamp[us, UTC]    null if its block has none
     segment       int64
     offset        int64     of the block
     index         int32     of the event in its block
-    headers       map<string, binary>   empty where an event has none
+    headers       map<string, binary>   empty if the event has none
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ with needs("arrow"):
     import pyarrow.compute as pc
 
 LARGE_BLOCK_ROWS_MIN: Final = 4096
-"""A block from this many events on becomes a batch by itself."""
+"""A block with at least this many events becomes a batch of its own."""
 BATCH_ROWS_MAX: Final = 65536
-"""Small blocks are put together up to about this many events."""
+"""Small blocks are joined up to about this many events."""
 
 TIME_TYPE: Final = pa.timestamp("us", tz="UTC")
 HEADER_TYPE: Final = pa.map_(pa.string(), pa.binary())
@@ -59,7 +59,7 @@ def batch_of_many(blocks: Sequence[PlacedBlock], *, key: str | None = None) -> p
     """Return the events of several blocks as one batch: all of them, or those of one key.
 
     Raises:
-        BlockCorruptError: a key, or the name of a header, that is not UTF-8.
+        BlockCorruptError: a key, or the name of a header, is not UTF-8.
     """
     batches = [batch_of(placed) for placed in blocks]
     if key is not None:
@@ -112,7 +112,7 @@ def _timestamps(block: EventBlock) -> pa.Array:
 
 def _headers(block: EventBlock) -> pa.Array:
     if block.header_columns is None:
-        # Most blocks have none: a part of an array that is made once for many sizes.
+        # Most blocks have none: take a part of an array that is made once for many sizes.
         count = block.fields.event_count
         return _no_headers(1 << count.bit_length()).slice(0, count)
     return _maps(block.header_columns)

@@ -1,12 +1,12 @@
-"""The batches of a reader for everything that speaks Arrow: polars, pandas, DuckDB, and files.
+"""The batches of a reader as an Arrow stream, for polars, pandas, DuckDB, and files.
 
-Such programs take a `pyarrow.RecordBatchReader`: its schema is known before its first batch, and each batch is asked
-for when it is wanted, by whatever thread wants it. The events come from the event loop of the client, by the reader's
-own `arrow_batches`, one batch at a time: so there is one batch here, and what the reader has fetched ahead within its
-window, however long the stream is.
+Such programs take a `pyarrow.RecordBatchReader`: its schema is known before its first batch, and each batch is pulled
+on demand, by any thread. The events come from the event loop of the client, by the reader's own `arrow_batches`, one
+batch at a time: so memory holds one batch here, and the reader's read-ahead within its window, however long the stream
+is.
 
-Values that are JSON objects can become columns. The columns that an event has by itself have a name that begins with
-`_` then, as in Spark, for a decoded column may have any name.
+Values that are JSON objects can become columns. The event's own columns then have a name that begins with `_`, as in
+Spark, because a decoded column may have any name.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from millrace.model.event import EventPosition
 from .arrow import EVENT_SCHEMA, STREAM_FIELD
 
 Step = Callable[[], Coroutine[Any, Any, "pa.RecordBatch | None"]]
-"""Asks for the next batch, in the loop; None after the last."""
+"""Pulls the next batch, in the loop; None after the last."""
 Wait = Callable[[Step], "pa.RecordBatch | None"]
-"""Takes a step in the loop, and waits for it."""
+"""Runs a step in the loop, and waits for it."""
 
 
 async def open_arrow(
@@ -43,7 +43,7 @@ async def open_arrow(
 
     Args:
         has_stream: the batches have the column `stream`.
-        wait: called in the thread that asks for a batch.
+        wait: called in the thread that pulls a batch.
     """
     if infer_count < 1:
         raise InvalidArgumentError(f"infer_count={infer_count} must be above 0")
@@ -63,7 +63,7 @@ async def open_arrow(
 
 
 class _Serial(Iterator[pa.RecordBatch]):
-    """The batches of a generator, for any number of threads: one after the other takes the next one."""
+    """The batches of a generator, for any number of threads, which take them one after the other."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -75,7 +75,7 @@ class _Serial(Iterator[pa.RecordBatch]):
 
 
 async def _first(batches: "AsyncIterator[pa.RecordBatch]", count: int) -> list[pa.RecordBatch]:
-    """Return the first batches, with so many events if there are so many."""
+    """Return the first batches, with at least `count` events if there are so many."""
     taken: list[pa.RecordBatch] = []
     while sum(batch.num_rows for batch in taken) < count:
         try:
@@ -86,7 +86,7 @@ async def _first(batches: "AsyncIterator[pa.RecordBatch]", count: int) -> list[p
 
 
 def waits_for(loop: asyncio.AbstractEventLoop) -> Wait:
-    """Return what waits for a loop in any thread but its own."""
+    """Return a function that waits for a loop in any other thread."""
 
     def wait(step: Step) -> "pa.RecordBatch | None":
         if asyncio._get_running_loop() is loop:  # noqa: SLF001  # documented, for exactly this
@@ -111,7 +111,7 @@ def waits_for(loop: asyncio.AbstractEventLoop) -> Wait:
 def _pulled(
     first: Sequence[pa.RecordBatch], batches: "AsyncIterator[pa.RecordBatch]", wait: Wait
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what was taken already, then each batch as the loop hands it out, which this thread waits for."""
+    """Yield the first batches, then each further batch from the loop, for which this thread waits."""
     yield from first
 
     async def step() -> "pa.RecordBatch | None":
@@ -130,7 +130,7 @@ def _typed_schema(values: pa.Schema, plain: pa.Schema) -> pa.Schema:
     for name in values.names:
         if names.count(name) > 1:
             raise InvalidArgumentError(
-                f"column {name!r} is there twice: a schema of values has each name once, and none of an event"
+                f"column {name!r} is duplicate: each name of a value schema must be unique, and not an event column"
             )
     return pa.schema([*values, *own])
 
@@ -146,7 +146,7 @@ def _typed(batches: Iterator[pa.RecordBatch], decoder: JsonDecoder, schema: pa.S
         for decoded in decoder.decode(batch.column("value")):
             columns, count = decoded.columns, decoded.columns.num_rows
             if count:
-                # Up to the first that is malformed, each event is one row.
+                # Up to the first malformed value, each event is one row.
                 start = int(decoded.events[0])
                 parts = [column.slice(start, count) for column in own]
                 yield pa.RecordBatch.from_arrays([*columns.columns, *parts], schema=schema)
@@ -158,8 +158,8 @@ def _inferred(batches: Sequence[pa.RecordBatch], count: int) -> pa.Schema:
     """Return the schema of the first values.
 
     Raises:
-        ValueMalformedError: a value is no JSON object.
-        InvalidArgumentError: they have no common schema.
+        ValueMalformedError: a value is not a JSON object.
+        InvalidArgumentError: the values have no common schema.
     """
     if not batches:
         return pa.schema([])

@@ -1,7 +1,7 @@
 """The event blocks of one segment between two positions, fetched ahead within a window of memory.
 
-A subscription delivers bytes, cut at any place; here they become whole blocks again, between `start` and `end`. A block
-counts as consumed when it is taken. One that is larger than the window is let through as a whole.
+A subscription delivers bytes, cut at arbitrary places; this module joins them into whole blocks between `start` and
+`end`. A block counts as consumed when it is taken. A block that is larger than the window is fetched as a whole.
 """
 
 import math
@@ -21,7 +21,7 @@ from .subscription import END, Subscription
 
 
 class PlacedBlock(NamedTuple):
-    """A part of a block: its events [start, end), and where it is."""
+    """A part of a block: its events [start, end), and its position."""
 
     segment_id: int
     offset: int
@@ -36,7 +36,7 @@ class PlacedBlock(NamedTuple):
         return [index for index in self.block.indexes_of(key) if self.start <= index < self.end]
 
     def corrupt(self, error: BlockCorruptError) -> BlockCorruptError:
-        """Return an error of the block that says where it is."""
+        """Return an error of the block that names its position."""
         return _corrupt_at(self.segment_id, self.offset, error)
 
     @property
@@ -48,11 +48,11 @@ class PlacedBlock(NamedTuple):
 
 
 class BlockStream(Subscription[PlacedBlock]):
-    """Blocks of one segment in order, each cut to what is between start and end.
+    """Blocks of one segment in order, each cut to the range between start and end.
 
-    `take` raises, besides what the server says,
+    `take` raises, besides the errors of the server,
 
-        BlockCorruptError   the bytes are no block
+        BlockCorruptError   the bytes are not a block
         CutInvalidError     a position is after the last event of its block, or inside a block
         EventTooLargeError  the block is too large to be fetched
 
@@ -84,9 +84,9 @@ class BlockStream(Subscription[PlacedBlock]):
         self._start = start
         self._end = end
         self._block_bytes_max = math.inf if block_bytes_max is None else max(block_bytes_max, window_bytes)
-        # The offset of the block that comes next: after those in the queue, each with its offset.
+        # The offset of the next block, after those in the queue, which have their offsets.
         self._block_offset = start[0]
-        # What has come of that block, and its size: that of the header, which names it, while less has come.
+        # The received bytes of that block, and its size: at first that of the header, which contains the size.
         self._pieces: list[memoryview] = []
         self._partial_bytes = 0
         self._wanted_bytes = BLOCK_HEADER_SIZE_BYTES
@@ -95,7 +95,7 @@ class BlockStream(Subscription[PlacedBlock]):
             self._change(END)
 
     def close(self) -> None:
-        """End the subscription; what waits here is dropped, also a part of a block. Closing again does nothing."""
+        """End the subscription; queued blocks are dropped, and partial ones. Closing again does nothing."""
         super().close()
         self._pieces = []
 
@@ -116,7 +116,7 @@ class BlockStream(Subscription[PlacedBlock]):
         return PlacedBlock(self.segment_id, offset, block, start, max(start, end))
 
     def _add(self, data: Piece) -> bool:
-        """Cut what came into blocks; return whether the last one wanted is among them."""
+        """Split received bytes into blocks; return whether the last requested one is among them."""
         try:
             self._cut(data.data)
         except BlockCorruptError as error:
@@ -126,7 +126,7 @@ class BlockStream(Subscription[PlacedBlock]):
         return self._has_all
 
     def _cut(self, data: memoryview) -> None:
-        """Cut the bytes that came next into blocks, up to the end position."""
+        """Split the next received bytes into blocks, up to the end position."""
         place = 0
         while place < len(data) and not self._has_all:
             if not self._pieces:
@@ -148,7 +148,7 @@ class BlockStream(Subscription[PlacedBlock]):
                 self._expect(whole, 0)
 
     def _expect(self, data: memoryview, place: int) -> None:
-        """Find out how much to wait for: the block that is at `place`, or its header if too little is here.
+        """Determine how many bytes to wait for: the block at `place`, or its header if that is incomplete.
 
         Raises:
             CutInvalidError: the end is inside of it.
@@ -157,12 +157,11 @@ class BlockStream(Subscription[PlacedBlock]):
         self._wanted_bytes = fields_at(data, place).size if is_named else BLOCK_HEADER_SIZE_BYTES
         if self._end is not None and self._block_offset < self._end[0] < self._block_offset + self._wanted_bytes:
             raise CutInvalidError(
-                f"segment {self.segment_id}: {self._end[0]}, where reading is to end, is no border of a block after"
-                f" {self._block_offset}"
+                f"segment {self.segment_id}: the end {self._end[0]} is not a block border after {self._block_offset}"
             )
 
     def _check_size(self) -> None:
-        """Check that the block that is awaited may be fetched.
+        """Check that the awaited block may be fetched.
 
         Raises:
             EventTooLargeError: it is too large.
@@ -171,14 +170,14 @@ class BlockStream(Subscription[PlacedBlock]):
             raise EventTooLargeError(
                 ErrorFacts(
                     message=f"the block at {self._block_offset} of this segment has {self._wanted_bytes}"
-                    f" bytes, at most {self._block_bytes_max} are fetched",
+                    f" bytes, but at most {self._block_bytes_max} are fetched",
                     subject=str(self.segment_id),
                     length=self._wanted_bytes,
                 )
             )
 
     def _accept(self, data: memoryview) -> None:
-        """Keep a whole block until it is taken; see whether it is the last one wanted."""
+        """Queue a whole block until it is taken; check whether it is the last requested one."""
         self._queue.append((self._block_offset, data))
         self._block_offset += len(data)
         self._pieces, self._partial_bytes = [], 0

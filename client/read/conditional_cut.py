@@ -1,9 +1,9 @@
-"""Finding the cut at which a condition begins to hold: before the first event of each segment that meets it.
+"""Finds the cut at which a condition begins to hold: in each segment before the first event that meets it.
 
-A reader reads each segment up to that event, and leaves the segment there. Where none meets it the reader continues in
-what replaced the segment, as readers do: once all that were replaced together are read to their ends. If a segment is
-merged with one that was left, it is never that far, and its end is its place: what replaced both is after the cut. So
-the places are those of a reader at each moment, and they are a cut.
+A reader reads each segment up to that event, and stops there. If no event meets it, the reader continues with the
+successors, as usual: once all segments that were replaced together are read to their ends. If a segment is merged with
+a stopped one, the reader never continues, and its place is its end: their successor is after the cut. The places are
+those of a reader at each moment, so they are a cut.
 
 It is the furthest cut before which no event meets the condition. So it does not depend on who searched, when, how far
 one segment was read before another, or how the stream was scaled since.
@@ -19,9 +19,9 @@ from .reader import OpenReader, ReaderOptions
 
 
 async def cut_before_first(open_reader: OpenReader, part: Slice, holds: Callable[[Event], bool]) -> StreamCut:
-    """Return the furthest cut of a slice before which a condition holds for no event; it waits where none has come.
+    """Return the furthest cut of a slice before which no event meets a condition; waits for new events.
 
-    Cancelling is safe. What the condition raises is raised here.
+    Cancelling is safe. Errors of the condition are raised here.
     """
     async with await open_reader(part, ReaderOptions()) as reader:
         async for event in reader:

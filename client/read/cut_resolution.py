@@ -1,7 +1,7 @@
-"""Finding cuts of a stream: by counting events or bytes; and measuring between two of them.
+"""Finds cuts of a stream by counting events or bytes, and measures the distance of two cuts.
 
-A search starts at a cut and moves on in every segment until it finds its place there or the end. Where all segments
-that were replaced together are at their ends it continues in their successors. So what it returns is a cut.
+A search starts at a cut and advances in every segment to its place there or to the end. When all segments that were
+replaced together are at their ends, it continues in their successors. So the result is a cut.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ FETCH_SIZE_BYTES: Final = 64 * KIB
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How much is between two cuts; below zero where the second is before the first.
+    """The distance of two cuts; negative if the second is before the first.
 
     Attributes:
-        size_bytes: of whole blocks: one that a cut goes through counts as if the cut were before it.
+        size_bytes: of whole blocks: a block that a cut goes through counts as if the cut were before it.
     """
 
     size_bytes: int
@@ -44,15 +44,15 @@ class Distance:
 
 
 def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (), key: str | None = None) -> StreamCut:
-    """Return the cut, checked, with the places that it has in the stream as it is now.
+    """Check a cut, and return its places in the current stream.
 
     Args:
-        known: segments that the stream once had; its own need not be among them.
-        key: whose events are meant: in segments without any, a cut before the truncation is moved to the start.
+        known: segments that the stream once had; the current ones need not be included.
+        key: the key to read: in segments without it, a cut before the truncation is moved to the start.
 
     Raises:
-        CutInvalidError: it is one of another stream, or does not cover each key exactly once.
-        CutTruncatedError: it is before the truncation; says what is lost, and where to resume.
+        CutInvalidError: it belongs to another stream, or does not cover each key exactly once.
+        CutTruncatedError: it is before the truncation; names the loss, and where to resume.
         OffsetBeyondEndError: it is beyond the end.
     """
     if cut is HEAD:
@@ -60,13 +60,15 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
     if cut is TAIL:
         return stream.tail()
     if not isinstance(cut, StreamCut):
-        raise CutInvalidError(f"{short(cut)} is no place in a stream: write {CHOICE_FORMS}")
+        raise CutInvalidError(f"{short(cut)} is not a place in a stream: write {CHOICE_FORMS}")
     if cut.stream != stream.name:
         raise CutInvalidError(f"a cut of {cut.stream} cannot be used for {stream.name}")
     listed = stream.lineage()
-    lineage = Lineage[StreamPart]([*known, *stream.segments])  # of one in both, what is known now counts
+    lineage = Lineage[StreamPart]([*known, *stream.segments])  # for a segment in both, the current state counts
     if not lineage.by_id.keys() >= cut.places.keys():
-        raise CutInvalidError(f"the cut names segments {sorted(cut.places)}, {stream.name} has {sorted(listed.by_id)}")
+        raise CutInvalidError(
+            f"the cut names segments {sorted(cut.places)}, but {stream.name} has {sorted(listed.by_id)}"
+        )
     lineage.check_cut(cut.places)
     first = _earliest_readable(cut, stream, lineage)
     if _place_for(key, first, lineage) != _place_for(key, cut, lineage):
@@ -86,7 +88,7 @@ def resolve_cut(cut: Cut, stream: StreamInfo, *, known: Iterable[StreamPart] = (
 
 
 async def cut_after_events(channel: Channel, stream: StreamInfo, *, start: StreamCut, count: int) -> StreamCut:
-    """Return the cut so many events after another, or the tail where that comes first. Cancelling is safe."""
+    """Return the cut `count` events after another, or the tail if that comes first. Cancelling is safe."""
     count = index(count)
     if count < 0:
         raise InvalidArgumentError(f"{count} events cannot be counted")
@@ -114,7 +116,7 @@ async def cut_after_bytes(channel: Channel, stream: StreamInfo, *, start: Stream
 
 
 async def distance(channel: Channel, stream: StreamInfo, *, start: StreamCut, end: StreamCut) -> Distance:
-    """Return how much is between two resolved cuts. Cancelling is safe."""
+    """Return the distance of two resolved cuts. Cancelling is safe."""
     lineage = stream.lineage()
     starts, ends = stream.progress(start), stream.progress(end)
     differing = [segment_id for segment_id in starts if starts[segment_id] != ends[segment_id]]
@@ -136,11 +138,11 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
     """Return the event at a position. Cancelling is safe.
 
     Raises:
-        SegmentNotFoundError, SegmentTruncatedError: it was truncated away.
-        OffsetBeyondEndError: nothing is there yet.
+        SegmentNotFoundError, SegmentTruncatedError: it was truncated.
+        OffsetBeyondEndError: the position is beyond the end.
         BlockCorruptError: no block starts there.
         CutInvalidError: its block has fewer events.
-        InvalidArgumentError: it is no position.
+        InvalidArgumentError: it is not a position.
     """
     if not isinstance(position, tuple) or len(position) != 3 or not all(isinstance(each, int) for each in position):
         raise InvalidArgumentError(f"the place of an event is an EventPosition, not {position!r:.120}")
@@ -159,7 +161,7 @@ async def fetch_event(channel: Channel, position: EventPosition) -> Event:
             )
         )
         if not len(piece.data):
-            raise OffsetBeyondEndError(f"segment {segment_id} holds no block at {offset}")
+            raise OffsetBeyondEndError(f"segment {segment_id} has no block at {offset}")
         data += piece.data
         if len(data) >= BLOCK_HEADER_SIZE_BYTES:
             wanted = fields_at(data).size
@@ -182,7 +184,7 @@ async def _cut_after(
     """Return the cut an amount after another.
 
     Segments that are replaced together are counted whole, wave by wave; in the last wave, the rest of the amount is
-    shared out in proportion to what each segment holds.
+    divided in proportion to the content of each segment.
     """
     lineage = stream.lineage()
     ids = [segment_id for segment_id, _ in start.positions]
@@ -218,7 +220,7 @@ async def _cut_after(
 
 
 def _place_for(key: str | None, cut: StreamCut, lineage: Lineage[StreamPart]) -> Sequence[tuple[int, Position]]:
-    """Return the positions of a cut in the segments that may hold events of a key, or of any."""
+    """Return the positions of a cut in the segments that may contain events of a key, or of any."""
     return [each for each in cut.positions if lineage.by_id[each[0]].holds(key)]
 
 
@@ -231,15 +233,15 @@ def _earliest_readable(cut: StreamCut, stream: StreamInfo, lineage: Lineage[Stre
         if segment is not None:
             places[segment_id] = max(place, segment.start)
             continue
-        # It was truncated away, so the head is after it: for its keys the head is the place. What shares keys with it
-        # in the head shares none with what is left of the cut, which would then be on both sides of the cut.
+        # It was truncated, so the head is after it: for its keys the head is the place. Segments of the head that share
+        # keys with it share none with the rest of the cut, or they would be on both sides of the cut.
         truncated = lineage.by_id[segment_id]
         places |= {each.segment_id: each.start for each in listed.head() if each.overlaps(truncated)}
     return StreamCut.of(cut.stream, places)
 
 
 def _loss(cut: StreamCut, stream: StreamInfo, first: StreamCut) -> ErrorFacts:
-    """Say what was lost between a cut and the first one that is left."""
+    """Describe the loss between a cut and the first remaining one."""
     listed = stream.lineage().by_id
     truncated = [segment_id for segment_id, _ in cut.positions if segment_id not in listed]
     shortened = [
@@ -251,7 +253,7 @@ def _loss(cut: StreamCut, stream: StreamInfo, first: StreamCut) -> ErrorFacts:
     lost += [_shortened(segment, place) for segment, place in shortened]
     only = shortened[0][0] if len(shortened) == 1 and not truncated else None
     return ErrorFacts(
-        message=f"{'; '.join(lost)}; start at HEAD, or at {first}, to continue with what is left",
+        message=f"{'; '.join(lost)}; start at HEAD, or at {first}, to continue with the remaining events",
         subject=stream.name,
         start_offset=None if only is None else only.start_offset,
         start_index=0 if only is None else only.start_index,

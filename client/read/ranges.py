@@ -1,8 +1,8 @@
-"""Reading in parallel: a stream between two cuts as ranges that can be read anywhere, each by its own client.
+"""Parallel reading: a stream between two cuts as ranges that can be read anywhere, each by its own client.
 
-A range starts and ends on event borders, is picklable, and knows how much it holds. Ranges of one segment follow one
-another, those of segments that were replaced come before those of their successors; together the ranges of a plan are
-exactly the events between the cuts. They may be read in any order, by any process.
+A range starts and ends on event borders, is picklable, and knows its size. Ranges of one segment follow one another,
+those of replaced segments come before those of their successors; together the ranges of a plan are exactly the events
+between the cuts. They may be read in any order, by any process.
 """
 
 import itertools
@@ -31,10 +31,10 @@ INDEX_PAGE_COUNT: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRange:
-    """Events of one segment: from (start_offset, start_index) up to, not with, (end_offset, end_index).
+    """Events of one segment: from (start_offset, start_index) up to, not including, (end_offset, end_index).
 
     Attributes:
-        key: only events with this key are meant; None for all.
+        key: only events with this key; None for all.
     """
 
     segment_id: int
@@ -78,7 +78,7 @@ def ranges_between(
     """Return the part between two resolved cuts of each segment that has one, older segments first.
 
     Args:
-        key: whose events are meant: segments that hold none are left out.
+        key: the key to read: segments without it are left out.
 
     Raises:
         CutOrderError: the start is after the end.
@@ -116,12 +116,12 @@ async def split_range(channel: Channel, part: SegmentRange, *, max_bytes: int) -
 
 
 class KeptBlocks:
-    """Blocks inside of which ranges ended: a range that starts there need not fetch and decode them again.
+    """Cache of blocks in which ranges ended: a range that starts there need not fetch and decode them again.
 
-    Each is given out once. Belongs to one client.
+    Each is returned once. Belongs to one client.
 
     Args:
-        size_bytes_max: of all of them as they are stored; those that were kept first are dropped.
+        size_bytes_max: limit of their stored sizes; the oldest are dropped.
     """
 
     def __init__(self, *, size_bytes_max: int) -> None:
@@ -130,18 +130,18 @@ class KeptBlocks:
         self._blocks: dict[tuple[int, int], EventBlock] = {}
 
     def take(self, part: SegmentRange) -> PlacedBlock | None:
-        """Return the part of a block that a range begins with, None if the block is not kept."""
+        """Return the part of a block with which a range begins, None if the block is not cached."""
         block = self._blocks.pop((part.segment_id, part.start_offset), None)
         if block is None:
             return None
         self._size_bytes -= block.fields.size
         end = part.end_index if part.end_offset == part.start_offset else block.fields.event_count
         if max(part.start_index, end) > block.fields.event_count:
-            return None  # what is wrong with it is said where it is fetched
+            return None  # its error is raised when it is fetched
         return PlacedBlock(part.segment_id, part.start_offset, block, part.start_index, max(part.start_index, end))
 
     def keep(self, placed: PlacedBlock) -> None:
-        """Keep a block."""
+        """Cache a block."""
         place = placed.segment_id, placed.offset
         if place in self._blocks:
             return
@@ -151,7 +151,7 @@ class KeptBlocks:
             self._size_bytes -= self._blocks.pop(next(iter(self._blocks))).fields.size
 
     def clear(self) -> None:
-        """Keep none."""
+        """Drop all blocks."""
         self._blocks.clear()
         self._size_bytes = 0
 
@@ -164,12 +164,12 @@ async def read_range(
     Closing the iterator ends the fetching.
 
     Args:
-        kept: where the block is that the range begins inside of, maybe, and where that goes inside of which it ends.
+        kept: cache for the block in which the range begins, and the block in which it ends.
 
     Raises:
         OffsetBeyondEndError: the segment is sealed and ends before the range does.
-        SegmentTruncatedError: what comes next was truncated; without a `start_offset` where the whole segment was.
-        SegmentDamagedError, BlockCorruptError: what comes next cannot be trusted.
+        SegmentTruncatedError: the next events were truncated; without a `start_offset` if the whole segment was.
+        SegmentDamagedError, BlockCorruptError: the next events are damaged.
     """
     from .arrow import BATCH_ROWS_MAX, LARGE_BLOCK_ROWS_MIN, batch_of_many
 
@@ -185,13 +185,13 @@ async def read_range(
                 placed = await blocks.next() if first is None else first
                 first = None
             except (SegmentTruncatedError, SegmentNotFoundError) as error:
-                if gathered:  # what came before the truncation is no loss
+                if gathered:  # events before the truncation are not lost
                     yield batch_of_many(gathered, key=part.key)
                 if isinstance(error, SegmentTruncatedError):
                     raise
                 raise SegmentTruncatedError(
                     f"segment {part.segment_id} has no range from {place.offset} to {end.offset} any more: "
-                    "it was truncated away, or its stream was deleted"
+                    "it was truncated, or its stream was deleted"
                 ) from error
             if placed is None:
                 break
@@ -201,7 +201,7 @@ async def read_range(
             if placed.indexes(part.key):
                 gathered.append(placed)
                 rows += placed.end - placed.start
-            # A large block ends the batch: where it is the only one in it, as in most, it need not be copied.
+            # A large block ends the batch: it need not be copied if it is the only one in it, as in most batches.
             if rows >= BATCH_ROWS_MAX or (rows and placed.end - placed.start >= LARGE_BLOCK_ROWS_MIN):
                 yield batch_of_many(gathered, key=part.key)
                 gathered, rows = [], 0

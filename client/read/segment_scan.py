@@ -1,7 +1,7 @@
-"""Finding positions in a segment of event blocks by counting: events, or bytes to the next border between blocks.
+"""Finds positions in a segment of event blocks by counting events, or bytes to the next block border.
 
 The server's sparse index names a border nearby; from there the headers of blocks are walked. No event is fetched. Only
-bytes that are durable already are asked for, so two answers about one position never differ.
+durable bytes are read, so repeated searches for a position never differ.
 """
 
 from bisect import bisect_right
@@ -52,7 +52,7 @@ class SegmentScan:
         return Mark(offset, event_index, known.events - counted + event_index)
 
     async def after_events(self, *, start: Mark, end: Mark, count: int) -> Mark:
-        """Return the mark so many events after `start`, or `end` where that comes first. Cancelling is safe."""
+        """Return the mark `count` events after `start`, or `end` if that comes first. Cancelling is safe."""
         target = start.events + count
         if target >= end.events:
             return end
@@ -69,9 +69,9 @@ class SegmentScan:
         return Mark(end.offset, 0, target)
 
     async def after_bytes(self, *, start: Mark, end: Mark, size_bytes: int) -> Mark:
-        """Return the last border at most so many bytes after `start`, or `end` where that comes first.
+        """Return the last border at most `size_bytes` after `start`, or `end` if that comes first.
 
-        It is `start` itself where the next block does not fit. Cancelling is safe.
+        It is `start` itself if the next block does not fit. Cancelling is safe.
         """
         limit = start.offset + size_bytes
         if limit >= end.offset:
@@ -88,7 +88,7 @@ class SegmentScan:
         return found
 
     async def after_block(self, *, start: Mark, end: Mark) -> Mark:
-        """Return the border after the block at `start`, or `end` where that comes first. Cancelling is safe."""
+        """Return the border after the block at `start`, or `end` if that comes first. Cancelling is safe."""
         if start.offset >= end.offset:
             return end
         async for header in self._headers(start=start.offset, end=end.offset):
@@ -96,10 +96,10 @@ class SegmentScan:
         return end
 
     async def written_before(self, *, offset: int) -> int:
-        """Return the wall time (Unix microseconds) of the last noted append at or before an offset, 0 without one.
+        """Return the wall time (Unix microseconds) of the last indexed append at or before an offset, 0 without one.
 
-        The append at the offset itself came at most a second after it, while the segment was written to.
-        Cancelling is safe.
+        The append at the offset itself followed within a second while the segment was being written. Cancelling is
+        safe.
         """
         if border := await self._last_border(above=0, up_to=offset):
             return border.wall_time_us
@@ -107,9 +107,9 @@ class SegmentScan:
         return first[0].wall_time_us if first and first[0].offset <= offset else 0
 
     async def _border_before_event(self, *, low: m.IndexEntry, target: int, end: Mark) -> m.IndexEntry:
-        """Return a noted border with at most `target` events before it, near the last one such, from `low` on.
+        """Return an indexed border with at most `target` events before it, near the last such one, from `low` on.
 
-        It asks for borders as far ahead as events of the mean size would reach, so that only the near part of a long
+        It requests borders as far ahead as events of the mean size would reach, so that only the near part of a long
         history is read, and then more and more finely between two borders.
         """
         ahead_bytes = max(1 * MIB, 2 * (target - low.events) * (end.offset - low.offset) // (end.events - low.events))
@@ -132,7 +132,7 @@ class SegmentScan:
     async def _closer(
         self, *, low: m.IndexEntry, high_offset: int, target: int
     ) -> tuple[m.IndexEntry, m.IndexEntry | None]:
-        """Return two borders around an event, closer than `low` and `high_offset`; None without a closer upper one."""
+        """Return two borders around an event, closer than `low` and `high_offset`; None if no upper one is closer."""
         spacing_bytes = max(1, (high_offset - low.offset) // INDEX_COUNT_MAX)
         borders = await self._borders(start=low.offset, end=high_offset, spacing_bytes=spacing_bytes)
         place = bisect_right(borders, target, key=lambda border: border.events)
@@ -150,13 +150,13 @@ class SegmentScan:
         return m.IndexEntry(tail.offset, tail.events, 0)
 
     async def _last_border(self, *, above: int, up_to: int) -> m.IndexEntry | None:
-        """Return the last noted border above one offset and not above another, None if there is none."""
+        """Return the last indexed border above one offset and not above another, None if there is none."""
         start = max(above, up_to - INDEX_GAP_BYTES_MAX)
         borders = await self._borders(start=start, end=up_to + 1, spacing_bytes=INDEX_SPACING_BYTES)
         return borders[-1] if borders else None
 
     async def _borders(self, *, start: int, end: int, spacing_bytes: int) -> list[m.IndexEntry]:
-        """Return the noted borders inside (start, end), so far apart."""
+        """Return the indexed borders inside (start, end), with this spacing."""
         if end - start < 1:
             return []
         request = m.GetIndex(
@@ -181,7 +181,7 @@ class SegmentScan:
                 )
             )
             if piece.offset != offset or len(piece.data) < BLOCK_HEADER_SIZE_BYTES:
-                raise OffsetBeyondEndError(f"segment {self.segment_id} holds no block at {offset}")
+                raise OffsetBeyondEndError(f"segment {self.segment_id} has no block at {offset}")
             try:
                 for header in walk.feed(piece.data):
                     if header.offset >= end:

@@ -1,17 +1,17 @@
-"""What the server pushes of one segment, within a window of memory: the client's end of a subscription.
+"""The client's end of a subscription: the server pushes bytes of one segment, within a window of memory.
 
-    IDLE         nothing was asked for yet
-    CONNECTING   a task waits for a connection, or until the server is asked again, and then subscribes
+    IDLE         not started
+    CONNECTING   a task waits for a connection, or for the next attempt, and then subscribes
     STREAMING    the server pushes as far as it has credit (`millrace.wire.credit`)
-    ENDED        all that is wanted, or all of a sealed segment, has come; some of it may wait to be taken
-    FAILED       nothing more comes; after what waits to be taken, `failure` says why
-    CLOSED       the reader wants no more
+    ENDED        all requested bytes, or all of a sealed segment, have arrived; some may wait to be taken
+    FAILED       no more bytes arrive; after the queued items, `failure` is raised
+    CLOSED       the reader has closed it
 
-After a lost connection, or where the server refuses for now, the stream resumes after the last byte that came, however
-long the server was away; `ClientOptions.outage_timeout_s` sets an end to that. An outage is over when bytes come, or
-when the server answers a PING that was sent after the subscription: it takes frames in order, so it has not refused.
+After a lost connection, or if the server rejects for now, the stream resumes after the last received byte, however long
+the outage lasts; `ClientOptions.outage_timeout_s` limits that. An outage is over when bytes arrive, or when the server
+answers a PING that was sent after the subscription: frames are processed in order, so it has not rejected it.
 
-What comes waits as *items* until it is taken: `ByteSubscription` has the bytes as they were pushed,
+Received data wait as *items* until they are taken: `ByteSubscription` has the bytes as they were pushed,
 `millrace.client.read.block_stream` makes event blocks of them.
 """
 
@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 
 
 class SubscriptionState(Enum):
-    """Where the stream of bytes is; see the module docstring."""
+    """The state of the subscription; see the module docstring."""
 
     IDLE = auto()
     CONNECTING = auto()
@@ -46,16 +46,16 @@ class SubscriptionState(Enum):
 
 
 class SubscriptionEvent(Enum):
-    """What changes the state."""
+    """The events that change the state."""
 
     START = auto()
     SUBSCRIBED = auto()
     INTERRUPTED = auto()
     """The connection was lost, or the server refuses for now."""
     END = auto()
-    """Nothing more is wanted, or the sealed segment has no more."""
+    """All requested bytes have arrived, or the sealed segment has no more."""
     FAIL = auto()
-    """The server refuses for good, or cannot be reached; or its bytes are none that were asked for."""
+    """The server rejects for good, or cannot be reached; or its bytes are invalid."""
     CLOSE = auto()
 
 
@@ -74,7 +74,7 @@ TRANSITIONS: Final[dict[SubscriptionState, dict[SubscriptionEvent, SubscriptionS
 
 
 def _ignore(_: object) -> None:
-    """Do nothing about a change."""
+    """Do nothing."""
 
 
 class Subscription(ABC, Generic[Item]):
@@ -82,9 +82,10 @@ class Subscription(ABC, Generic[Item]):
 
     Args:
         offset: where to start.
-        event_index: the first event wanted of the block at `offset`.
+        event_index: the first requested event of the block at `offset`.
         window_bytes: the most that may wait here, unless a single item is larger.
-        on_change: called in the event loop, with this, when an item came, all has come or the subscription failed.
+        on_change: called in the event loop, with this, when an item has arrived, or the subscription has ended or
+            failed.
 
     Attributes:
         failure: why the subscription failed, None in every other state.
@@ -104,13 +105,13 @@ class Subscription(ABC, Generic[Item]):
         self.segment_id = segment_id
         self.state = IDLE
         self.failure: MillraceError | None = None
-        # The offset after the last byte that came.
+        # The offset after the last received byte.
         self._offset = offset
         # The first event wanted of the block there.
         self._event_index = event_index
         self.window_bytes = window_bytes
         self._window = ReceiveWindow(start=offset, size_bytes=window_bytes)
-        # What waits to be taken; a subclass says what that is.
+        # Items that wait to be taken; a subclass defines them.
         self._queue: deque[Any] = deque()
         self._on_change = on_change
         # Held by the task that waits in `next`, which `_waiter` wakes.
@@ -119,14 +120,14 @@ class Subscription(ABC, Generic[Item]):
         # Set while STREAMING.
         self._connection: Connection | None = None
         self._subscription_id = 0
-        # Set while CONNECTING, and until it is known that an outage is over; an older one is replaced, not waited for.
+        # Set while CONNECTING, and until an outage is known to be over; an older task is replaced, not awaited.
         self._task: asyncio.Task[None] | None = None
         # What ended the last subscription, and the attempts since then.
         self._interruption: MillraceError | None = None
         self._retry: Retry | None = None
 
     def start(self) -> None:
-        """Subscribe; does nothing if it was done before."""
+        """Subscribe; idempotent."""
         if self.state is IDLE:
             self._change(START)
             self._connect()
@@ -138,14 +139,14 @@ class Subscription(ABC, Generic[Item]):
 
     @property
     def finished(self) -> bool:
-        """Whether all items were taken and no more come."""
+        """Whether all items were taken and no more arrive."""
         return not self._queue and self.state in (ENDED, CLOSED)
 
     def take(self) -> Item | None:
-        """Return the next item, and let the server push so much more; None if none is here.
+        """Return the next item, and grant the server credit for its size; None if no item is queued.
 
         Raises:
-            OutageTimeoutError: the server was away for too long.
+            OutageTimeoutError: the server was unavailable for too long.
             MillraceError: the server ended the subscription.
         """
         if self._queue:
@@ -155,7 +156,7 @@ class Subscription(ABC, Generic[Item]):
         return None
 
     async def next(self) -> Item | None:
-        """Return the next item, waiting for it; None at the end. Cancelling loses nothing. Raises like `take`.
+        """Wait for the next item and return it; None at the end. Cancelling loses nothing. Raises like `take`.
 
         Several tasks may wait: each item goes to one of them, and all of them see the end.
         """
@@ -168,7 +169,7 @@ class Subscription(ABC, Generic[Item]):
             return item
 
     def close(self) -> None:
-        """End the subscription; what waits here is dropped. Closing again does nothing."""
+        """End the subscription; queued items are dropped. Closing again does nothing."""
         self._change(CLOSE)
         self.failure = None
         self._queue.clear()
@@ -184,7 +185,7 @@ class Subscription(ABC, Generic[Item]):
     # --- what the connection tells ---
 
     def received(self, piece: Piece) -> None:
-        """Take pushed bytes; called by the connection."""
+        """Process pushed bytes; called by the connection."""
         connection = self._connection
         assert connection is not None
         if piece.offset != self._offset:
@@ -225,22 +226,22 @@ class Subscription(ABC, Generic[Item]):
 
     @abstractmethod
     def _add(self, data: Piece) -> bool:
-        """Queue what came; return whether nothing more is wanted.
+        """Queue received bytes as items; return whether everything requested has arrived.
 
         Raises:
-            MillraceError: the bytes are none that were asked for; the subscription fails with it.
+            MillraceError: the bytes are invalid; the subscription fails with it.
         """
 
     @abstractmethod
     def _take(self) -> Item:
-        """Take the next item out of the queue, and say by `_consumed` that it is done with. Raises like `take`."""
+        """Take the next item out of the queue, and call `_consumed` for it. Raises like `take`."""
 
     def _consumed(self, offset: int) -> None:
-        """Let the server push more: everything before `offset` is done with."""
+        """Grant the server credit: everything before `offset` is consumed."""
         self._grant(self._window.consume(offset))
 
     def _require(self, offset: int) -> None:
-        """Let the server push up to `offset` at least, whatever the window is."""
+        """Allow the server to push up to `offset` at least, beyond the window if necessary."""
         self._grant(self._window.require(offset))
 
     def _change(self, event: SubscriptionEvent) -> None:
@@ -305,26 +306,26 @@ class Subscription(ABC, Generic[Item]):
             try:
                 await connection.send_request(m.Ping())
             except MillraceError:
-                return  # the connection was lost; `failed` was told
+                return  # the connection was lost, and `failed` was called
             if self._task is not asyncio.current_task():
-                return  # interrupted since
+                return  # interrupted meanwhile
         self._settle()
 
     def _settle(self) -> None:
-        """Note that an outage is over, or does not matter any more."""
+        """Record that an outage is over, or no longer matters."""
         if self._retry is not None:
             self._retry.end()
             self._retry = None
 
     def _given_up(self, error: MillraceError, retry: Retry) -> OutageTimeoutError:
-        where = f"segment {self.segment_id} is read up to offset {self._offset}"
+        where = f"segment {self.segment_id} was read up to offset {self._offset}"
         timeout = OutageTimeoutError(f"given up after {retry.limit_s:g} s, {where}: {error}")
         timeout.__cause__ = error
         return timeout
 
 
 class ByteSubscription(Subscription[Piece]):
-    """The bytes of a segment, in the pieces in which they came."""
+    """The bytes of a segment, in the pieces in which they arrived."""
 
     def _add(self, data: Piece) -> bool:
         if len(data.data):

@@ -1,10 +1,10 @@
-"""Finding cuts of a stream by event time.
+"""Finds cuts of a stream by event time.
 
-Event times need not ascend, within a segment or from a segment to its successors. So a time is another cut as a start
-than as an end:
+Event times need not ascend, within a segment or from a segment to its successors. So a time is a different cut as a
+start than as an end:
 
-    start    the furthest one before which no event is of that time or newer; found from the head on
-    end      the nearest one after which no event is older; found from the tail back
+    start    the furthest cut before which no event is of that time or newer; searched from the head on
+    end      the nearest cut after which no event is older; searched from the tail back
 
 Each is exact in every segment, as the stream was when it was described.
 """
@@ -55,7 +55,7 @@ async def end_at_time(channel: Channel, stream: StreamInfo, timestamp_us: int) -
     places = await _search(
         lineage.tail(), lineage, lambda segment: _after_last_before(channel, segment, timestamp_us), move=move
     )
-    # The ends of what was replaced are the starts of the successors: named as `start_at_time` names them.
+    # The ends of replaced segments are the starts of their successors: use the names of `start_at_time`.
     lineage.advance(places, lambda each: places[each].offset == lineage.by_id[each].length, start=START)
     return StreamCut.of(stream.name, places)
 
@@ -67,7 +67,7 @@ async def _search(
     *,
     move: Callable[[_Places], None],
 ) -> _Places:
-    """Return the place found in each segment, from some segments on; `move` puts in which are to be searched next."""
+    """Return the place found in each segment, from some segments on; `move` adds the segments to search next."""
     places: _Places = {}
     wanted = segments
     while wanted:
@@ -80,7 +80,7 @@ async def _search(
 
 
 async def _first_from(channel: Channel, segment: StreamSegment, timestamp_us: int) -> Position:
-    """Return the place of the first event of a time or newer, or the end; the server names a border shortly before."""
+    """Return the place of the first event of a time or newer, or the end; searched from an indexed border."""
     end = segment.end.position
     reply = await channel.request(m.Seek(segment.segment_id, timestamp_us))
     if not reply.entries or reply.entries[0].offset >= end.offset:
@@ -99,7 +99,7 @@ async def _first_from(channel: Channel, segment: StreamSegment, timestamp_us: in
 async def _after_last_before(channel: Channel, segment: StreamSegment, timestamp_us: int) -> Position:
     """Return the place after the last event that is older than a time, or the start.
 
-    The server names an interval that may hold it. Where that does not, the one before it is asked for.
+    The server names an interval that may contain it. If it does not, the previous one is requested.
     """
     end = segment.length
     while True:

@@ -1,6 +1,6 @@
-"""What an answer of the server is given to: the subjects that the connection puts into its session.
+"""Receivers of the server's answers: the subjects that a connection passes to its session.
 
-Each is told its outcome inside the event loop, and must not raise.
+Each is called with its outcome inside the event loop, and must not raise.
 """
 
 import asyncio
@@ -13,23 +13,23 @@ from millrace.wire.client_session import Piece
 
 
 class SentAppend(Protocol):
-    """An append on its way. Told its outcome exactly once."""
+    """An append in flight. Called with its outcome exactly once."""
 
     def acked(self, offset: int | None) -> None:
-        """Record: durable; the first byte is at `offset`, None if it was stored before and its offset not kept."""
+        """Record: durable; the first byte is at `offset`, None if it was a duplicate and its offset is unknown."""
 
     def failed(self, error: MillraceError) -> None:
         """Record: refused, or the connection lost."""
 
 
 class Subscriber(Protocol):
-    """Takes the data of a subscription."""
+    """Receives the data of a subscription."""
 
     def received(self, piece: Piece) -> None:
-        """Take bytes of the segment, in order and without a gap."""
+        """Process bytes of the segment, in order and without a gap."""
 
     def failed(self, error: MillraceError) -> None:
-        """Record that nothing more comes: the server ended the subscription or the connection was lost."""
+        """Record the end: the server ended the subscription or the connection was lost."""
 
 
 class FutureReply:
@@ -41,28 +41,28 @@ class FutureReply:
         self.future = future
 
     def received(self, reply: m.Message | Piece) -> None:
-        """Take the reply."""
+        """Process the reply."""
         if not self.future.done():
             self.future.set_result(reply)
 
     def failed(self, error: MillraceError) -> None:
-        """Take the refusal, or that the connection was lost."""
+        """Process the rejection, or the loss of the connection."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class FutureAppend(FutureReply):
-    """An append: its offset is the result of a future; None where `SentAppend.acked` has none."""
+    """An append whose offset is the result of a future; None as in `SentAppend.acked`."""
 
     __slots__ = ()
 
     def acked(self, offset: int | None) -> None:
-        """Take the offset."""
+        """Set the offset."""
         if not self.future.done():
             self.future.set_result(offset)
 
     def failed(self, error: MillraceError) -> None:
-        """Take the refusal; without one the outcome is unknown."""
+        """Set the rejection; without one the outcome is unknown."""
         if not isinstance(error, RequestError):  # lost or closed, rather than answered
             unknown = AnswerLostError(f"{error}; the append was not acknowledged yet, and may have been stored")
             unknown.__cause__ = error

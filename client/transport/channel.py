@@ -1,15 +1,15 @@
-"""A channel to one server: a connection that is made when it is needed, and again after it was lost.
+"""A channel to one server: a connection that is opened on demand, and reopened after it was lost.
 
-    IDLE         there is no connection; the next use makes one
-    CONNECTING   one attempt is under way; all who need the connection wait for it
+    IDLE         there is no connection; the next use opens one
+    CONNECTING   one attempt is in progress; all users of the connection wait for it
     READY        the connection is open
     CLOSED       for good; every use fails with `ClientClosedError`
 
-(gRPC has the same states for its channels; what is its TRANSIENT_FAILURE is here a wait in the `Retry` of a caller.)
+(gRPC has the same states for its channels; its TRANSIENT_FAILURE is here a wait in the `Retry` of a caller.)
 
-A request that may be repeated is sent again, with growing waits, until its time limit; one that may not fails with
-`OutcomeUnknownError` once it was sent and its connection was lost, or once the server says that it cannot tell. An
-append without a writer is never sent twice, except under a condition that only the first can meet.
+A repeatable request is resent, with growing waits, until its time limit; other requests fail with `OutcomeUnknownError`
+once they were sent and their connection was lost, or once the server reports an unknown outcome. An append without a
+writer is never sent twice, except under a condition that only the first can meet.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 Reply = TypeVar("Reply", bound=m.Message)
 R = TypeVar("R")
 
-# Not the one of the module `random`: who seeds that, to have the same numbers again, would get others.
+# Separate from the module `random`, so that a program that seeds that gets its own numbers undisturbed.
 CHANCE: Final = Random()
 
 
@@ -66,12 +66,12 @@ class FindOther(Protocol):
     def __call__(
         self, addresses: Addresses, options: ClientOptions, session_id: bytes, /, *, silent: Address
     ) -> Awaitable[float | None]:
-        """Ask the addresses, in one attempt each."""
+        """Try the addresses, in one attempt each."""
         ...
 
 
 class ChannelState(Enum):
-    """Whether there is a connection; see the module docstring."""
+    """The state of a channel; see the module docstring."""
 
     IDLE = auto()
     CONNECTING = auto()
@@ -80,7 +80,7 @@ class ChannelState(Enum):
 
 
 class ChannelEvent(Enum):
-    """What changes the state of a channel."""
+    """The events that change the state of a channel."""
 
     CONNECT = auto()
     CONNECTED = auto()
@@ -105,7 +105,7 @@ TRANSITIONS: Final[dict[ChannelState, dict[ChannelEvent, ChannelState]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatistics:
-    """What a channel has done."""
+    """Statistics of a channel."""
 
     connects: int
     retries: int
@@ -117,10 +117,10 @@ class Channel:
 
     Args:
         chance: returns a random number in [0, 1).
-        connect: makes an open connection in one attempt, as `Dialer.dial` does: one of its own if left out.
-        find_other: asks the other addresses whether a server serves there, as `Dialer.find_other` does.
+        connect: opens a connection in one attempt, as `Dialer.dial` does: that of an own dialer by default.
+        find_other: tries the other addresses, as `Dialer.find_other` does.
         session_id: 16 random bytes, the same for all channels of a client; empty for a session of its own.
-        waits: the same for all channels of a client; one of its own if left out.
+        waits: the same for all channels of a client; its own by default.
     """
 
     def __init__(
@@ -147,37 +147,37 @@ class Channel:
         self.session_id = session_id or token_bytes(SESSION_ID_SIZE_BYTES)
         self.waits = waits or waits_of(address, options, clock=clock)
         self.state = IDLE
-        # The last one that was open, also after it was lost.
+        # The last open connection, even after it was lost.
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
-        # Looks for another server while the one that is connected is silent.
+        # Looks for another server while the connected one is silent.
         self._watching: asyncio.Task[None] | None = None
         self._connects = 0
         self._retries = 0
 
     @property
     def live(self) -> Connection | None:
-        """The open connection, if there is one now."""
+        """The open connection, None if there is none now."""
         return self._connection if self.state is READY else None
 
     @property
     def append_size_max(self) -> int:
-        """The largest payload of one append, as the server said last; as the protocol says before the first time."""
+        """The largest payload of one append, according to the server, or before its first answer to the protocol."""
         return APPEND_SIZE_BYTES_MAX if self._connection is None else self._connection.append_size_max
 
     @property
     def connects_count(self) -> int:
-        """How many connections were made so far."""
+        """The number of connections opened so far."""
         return self._connects
 
     def check(self) -> None:
-        """Raise if the channel cannot be used: closed, or not where it belongs (see `ClientGuard`)."""
+        """Raise if the channel cannot be used: closed, or in the wrong process or loop (see `ClientGuard`)."""
         self.guard.check()
         if self.state is CLOSED:
             raise ClientClosedError("the client was closed")
 
     def statistics(self) -> ChannelStatistics:
-        """Return what the channel has done."""
+        """Return the statistics of the channel."""
         connection = self._connection
         return ChannelStatistics(
             connects=self._connects,
@@ -188,10 +188,10 @@ class Channel:
     def retry(
         self, limit_s: float | None = None, *, is_transient: Callable[[MillraceError], bool] = attrgetter("retriable")
     ) -> Retry:
-        """Return the attempts at something that needs this server.
+        """Return the attempts of an operation that needs this server.
 
         Args:
-            limit_s: how long there may be another; None for `request_timeout_s` of the options.
+            limit_s: how long to retry; None for `request_timeout_s` of the options.
             is_transient: whether another attempt can succeed after an error.
         """
         return Retry(
@@ -204,11 +204,11 @@ class Channel:
         )
 
     async def connection(self) -> Connection:
-        """Return the open connection, after one attempt to make it if there is none. Cancelling is safe.
+        """Return the open connection, after one attempt to open it if there is none. Cancelling is safe.
 
         Raises:
             ServerUnreachableError: the attempt failed.
-            RequestError: the server refused the handshake.
+            RequestError: the server rejected the handshake.
         """
         self.check()
         if self.state is READY:
@@ -224,7 +224,7 @@ class Channel:
             # Shielded: others wait for the same attempt.
             return await asyncio.shield(connecting)
         except asyncio.CancelledError:
-            # A task that is cancelled before its first step never runs, so it cannot say itself that `close` did it.
+            # A task that is cancelled before its first step never runs, so it cannot raise for `close` itself.
             if self.state is CLOSED and connecting.cancelled():
                 raise ClientClosedError("the client was closed") from None
             raise
@@ -248,14 +248,14 @@ class Channel:
         """Send a request and return its reply. Cancelling forgets the reply; the request may still be carried out.
 
         Args:
-            repeatable: whether carrying it out twice is the same as once.
-            timeout_s: instead of `request_timeout_s` of the options.
+            repeatable: whether the request is idempotent.
+            timeout_s: overrides `request_timeout_s` of the options.
 
         Raises:
             RequestError: the server's answer.
-            OutcomeUnknownError: the server cannot tell, and if it is repeatable, could not until the time limit.
-            AnswerLostError, AnswerTimeoutError: not repeatable, sent, and the connection was lost before the answer, or
-                none came within the time limit.
+            OutcomeUnknownError: the server does not know the outcome; for a repeatable request, until the time limit.
+            AnswerLostError, AnswerTimeoutError: not repeatable and sent, but the connection was lost before the answer,
+                or no answer came within the time limit.
             RequestTimeoutError, ConnectionLostError: no answer within the time limit.
         """
         return await self._repeat(
@@ -263,7 +263,7 @@ class Channel:
         )
 
     async def read(self, message: m.Read, *, timeout_s: float | None = None) -> Piece:
-        """Read; `wait_ms` is granted beside the time limit. Cancelling is safe. Raises like `request`."""
+        """Read; `wait_ms` is added to the time limit. Cancelling is safe. Raises like `request`."""
         limit_s = self.options.request_timeout_s if timeout_s is None else timeout_s
         return await self._repeat(
             lambda connection: connection.read(message), repeatable=True, timeout_s=limit_s + message.wait_ms / 1000
@@ -274,7 +274,7 @@ class Channel:
 
         Raises:
             RequestError: the server's answer; nothing was stored.
-            OutcomeUnknownError: sent, and the server cannot tell.
+            OutcomeUnknownError: sent, and the server does not know the outcome.
             AnswerLostError: sent, and the connection was lost before the answer.
             ConnectionLostError: it could not be sent.
         """
@@ -289,8 +289,8 @@ class Channel:
                             continue
                     return await connection.append(payload, segment_id=segment_id, expected_offset=expected_offset)
                 except (OutcomeUnknownError, PipelineBrokenError) as error:
-                    # Two appends cannot both meet the condition, so a second attempt stores nothing twice; and where
-                    # an append of another task failed before this one, the condition keeps it in order.
+                    # Two appends cannot both meet the condition, so a second attempt stores nothing twice; and if an
+                    # append of another task failed before this one, the condition keeps it in order.
                     if expected_offset < 0 or error.code == ErrorCode.OUTCOME_UNKNOWN:
                         raise
                     if isinstance(error, OutcomeUnknownError):
@@ -298,11 +298,11 @@ class Channel:
                     await self._wait(retry, lost or error)
                 except (ConditionFailedError, ConnectionLostError):
                     if lost is not None:
-                        raise lost from None  # perhaps it was our own first attempt that moved the end
+                        raise lost from None  # perhaps our own first attempt moved the end
                     raise
 
     async def close(self) -> None:
-        """Close the connection; what waits fails with `ClientClosedError`. In a forked child nothing is touched."""
+        """Close the connection; pending calls fail with `ClientClosedError`. In a forked child, do nothing."""
         was_open = self.live
         self._change(CLOSE)
         if self.guard.forked:
@@ -323,7 +323,7 @@ class Channel:
     async def _repeat(
         self, call: Callable[[Connection], Awaitable[R]], *, repeatable: bool, timeout_s: float | None
     ) -> R:
-        # A server whose log has failed says that it does not know the outcome, as a connection that is lost does.
+        # A server whose log has failed reports an unknown outcome, as a lost connection does.
         is_transient = _may_repeat if repeatable else attrgetter("retriable")
         with self.retry(timeout_s, is_transient=is_transient) as retry:
             while True:
@@ -336,12 +336,12 @@ class Channel:
                 except MillraceError as error:  # some are a `TimeoutError` too
                     if sent and not repeatable and isinstance(error, ConnectionLostError):
                         told = f"the connection to {self.address} was lost before the answer"
-                        raise AnswerLostError(f"{told}; what was asked for may have been done") from error
+                        raise AnswerLostError(f"{told}; the request may have been carried out") from error
                     await self._wait(retry, error)
                 except TimeoutError:
                     told = f"no answer from {self.address} within {retry.limit_s:g} s"
                     if sent and not repeatable:
-                        raise AnswerTimeoutError(f"{told}; what was asked for may have been done") from None
+                        raise AnswerTimeoutError(f"{told}; the request may have been carried out") from None
                     raise RequestTimeoutError(told) from None
 
     async def _wait(self, retry: Retry, error: MillraceError) -> None:
@@ -356,7 +356,7 @@ class Channel:
                 raise ConnectionLostError(f"the connection to {self.address} was lost at once")
         except asyncio.CancelledError:
             self._change(FAILED)
-            if self.state is CLOSED:  # `close` cancelled this; all who wait are told so
+            if self.state is CLOSED:  # `close` cancelled this; all waiters receive that error
                 raise ClientClosedError("the client was closed") from None
             raise
         except BaseException:
@@ -386,15 +386,15 @@ class Channel:
 
 
 def _may_repeat(error: MillraceError) -> bool:
-    """Whether to make a request again, after this error, that may be carried out twice."""
+    """Return whether to resend an idempotent request after this error."""
     return error.retriable or isinstance(error, OutcomeUnknownError)
 
 
 def _retrieve(task: "asyncio.Task[Connection]") -> None:
     if not task.cancelled():
-        task.exception()  # retrieved, so that asyncio does not report it: all who waited were told
+        task.exception()  # retrieved, so that asyncio does not report it: all waiters have received it
 
 
 def waits_of(address: Addresses, options: ClientOptions, *, clock: Clock = SYSTEM_CLOCK) -> Waits:
-    """Return the waits of the channels of one client; `on_waiting` of its options is told."""
+    """Return the waits of the channels of one client; `on_waiting` of its options is called for them."""
     return Waits(str(address), monotonic_s=clock.monotonic_s, on_change=options.on_waiting)

@@ -1,7 +1,7 @@
-"""Detects that a client is used where it does not belong: in a forked child, or in another event loop.
+"""Detects the use of a client in a forked child, or in another event loop.
 
-What a client waits for is woken by its own loop. In another one a wait would never end, or end in an error of asyncio's
-about tasks and futures that the caller has never seen.
+A client's waits are woken by its own loop. In another loop they would never end, or end in an obscure asyncio error
+about tasks and futures.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from .fork_guard import ForkGuard
 
 
 class ClientGuard(ForkGuard):
-    """Tells whether a client is used in the process that made it, and in the event loop that used it first."""
+    """Checks that a client is used in the process that created it, and in the event loop that used it first."""
 
     __slots__ = ("_loop",)
 

@@ -1,4 +1,4 @@
-"""The time as the client takes it, handed in so that a test can move it."""
+"""The client's source of time, passed in so that a test can control it."""
 
 import asyncio
 import math
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 
 class Clock(Protocol):
-    """Where durations, deadlines and timestamps come from."""
+    """The source of durations, deadlines and timestamps."""
 
     def monotonic_s(self) -> float:
         """Return seconds since an arbitrary start; never goes back. For durations and deadlines."""
@@ -33,7 +33,7 @@ class SystemClock:
     """The clock of the machine."""
 
     monotonic_s = staticmethod(time.monotonic)
-    # No function of our own around it: it is called for each event.
+    # No function around it: it is called for each event.
     time_ns = staticmethod(time.time_ns)
 
     async def sleep(self, duration_s: float) -> None:

@@ -1,7 +1,7 @@
-"""One connection: a `wire.client_session.ClientSession` with a socket, a clock, and futures for what was asked.
+"""One connection: a `wire.client_session.ClientSession` with a socket, a clock, and futures for requests.
 
-There is no task per request. A request is a future, an append an object that is told its fate, a subscription an object
-that is given data: each goes into the session with what is sent, and comes back with the answer.
+There is no task per request. A request is a future, an append and a subscription are objects with callbacks: each is
+passed to the session with its frame, and returned with the answer.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 Reply = TypeVar("Reply", bound=m.Message)
 
 _HINT: Final = "is this the data port of a Millrace server, and is `tls` as it expects it?"
-"""Said where something accepts a connection, and is no server that this client understands."""
+"""Hint for a connection that was accepted by something other than a compatible server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionStatistics:
-    """What a connection has done and what waits in it."""
+    """Statistics of a connection."""
 
     sent_bytes: int
     received_bytes: int
@@ -77,10 +77,10 @@ class Connection(asyncio.BufferedProtocol):
         self._received_bytes = 0
         self._throttles = 0
         self._throttle_reason = ""
-        # The answer to a PING that was sent when the server throttled, which it reads when it has room again.
+        # The answer to a PING that was sent when the server throttled, which it reads when it has space again.
         self._room_told: asyncio.Future[Any] | None = None
         self.on_lost: Callable[[MillraceError], None] | None = None
-        # Where throttling is noted; set once the connection is in use.
+        # Records throttling; set once the connection is in use.
         self.waits: Waits | None = None
 
     # --- life ---
@@ -102,12 +102,12 @@ class Connection(asyncio.BufferedProtocol):
         return bool(len(session.appends) or session.requests.count or session.requests.lasting_count)
 
     def ping(self) -> None:
-        """Ask the server for a sign of life; nothing waits for it."""
+        """Send a PING; nothing waits for its answer."""
         if self.is_open:
             self.send_request(m.Ping()).add_done_callback(_retrieve)
 
     def statistics(self) -> ConnectionStatistics:
-        """Return what the connection has done and what waits in it."""
+        """Return the statistics of the connection."""
         session = self._session
         return ConnectionStatistics(
             sent_bytes=self._writer.sent_bytes,
@@ -121,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     async def handshake(self) -> None:
-        """Agree on version and limits; called once, before anything else."""
+        """Negotiate version and limits; called once, before anything else."""
         reply = FutureReply(self._loop.create_future())
         options = self._options
         self._session.greet(session_id=self._session_id, client=options.client_name, token=options.token, subject=reply)
@@ -130,12 +130,12 @@ class Connection(asyncio.BufferedProtocol):
         self._arm_timer()
 
     async def close(self) -> None:
-        """Close the connection; what waits fails with `ClientClosedError`. Cancelling loses nothing."""
+        """Close the connection; pending calls fail with `ClientClosedError`. Cancelling loses nothing."""
         self._end(ClientClosedError("the client was closed"), abort=False)
         await asyncio.shield(self._closed)
 
     def abort(self, reason: str) -> None:
-        """Drop the connection at once; what waits fails with `ConnectionLostError`."""
+        """Drop the connection at once; pending calls fail with `ConnectionLostError`."""
         self._end(ConnectionLostError(reason), abort=True)
 
     # --- requests ---
@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request now; the future holds its reply. Cancelling the future only forgets the reply.
 
         Raises:
-            InvalidArgumentError: a value in it is none that can be sent; nothing was.
+            InvalidArgumentError: a value cannot be sent; nothing was sent.
             MillraceError: the connection is not open.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -152,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         return future
 
     def send_unanswered(self, message: m.BeginTransaction | m.AddParts) -> None:
-        """Send a request that gets no reply, with what follows in this turn of the loop. Raises like `send_request`."""
+        """Send a request that gets no reply, at the end of this turn of the loop. Raises like `send_request`."""
         if self._lost is not None:
             raise self._lost.with_traceback(None)  # or each raise would add to it
         try:
@@ -193,16 +193,16 @@ class Connection(asyncio.BufferedProtocol):
     # --- appends ---
 
     def has_room(self, size: int) -> bool:
-        """Whether an append of `size` bytes may be sent now. One larger than the whole bound goes alone."""
+        """Whether an append of `size` bytes may be sent now. One larger than the whole limit is sent alone."""
         return not self._room_waiters and self._session.appends.has_room(size)
 
     @property
     def append_size_max(self) -> int:
-        """The largest payload of one append that the server takes."""
+        """The largest payload of one append that the server accepts."""
         return self._session.appends.payload_size_max
 
     def room_waiter(self) -> "asyncio.Future[None]":
-        """Return a future that is done when there may be room; waiters are served in the order they came."""
+        """Return a future that is done when there may be space; waiters are served in order."""
         waiter = self._loop.create_future()
         if self._lost is not None:
             waiter.set_result(None)
@@ -228,10 +228,10 @@ class Connection(asyncio.BufferedProtocol):
         expected_offset: int = -1,
         sequences: Sequences | None = None,
     ) -> None:
-        """Send one append now. The caller has asked `has_room`.
+        """Send one append now. The caller has checked `has_room`.
 
         Args:
-            append: told the outcome.
+            append: called with the outcome.
             payload: a buffer of single bytes; not copied, so it must not change any more.
 
         Raises:
@@ -271,29 +271,29 @@ class Connection(asyncio.BufferedProtocol):
     def subscribe(
         self, subscriber: Subscriber, *, segment_id: int, offset: int, credit_bytes: int, event_index: int = 0
     ) -> int:
-        """Ask for data to be pushed to `subscriber`; return the id of the subscription.
+        """Subscribe `subscriber` to pushed data; return the id of the subscription.
 
         Args:
-            event_index: of the first event wanted, in the block at `offset`.
+            event_index: of the first requested event, in the block at `offset`.
 
         Raises:
-            InvalidArgumentError: the offset is none.
+            InvalidArgumentError: the offset is invalid.
             MillraceError: the connection is not open.
         """
         return self._send(m.Subscribe(segment_id, offset, credit_bytes, event_index), subscriber)
 
     def grant(self, subscription: int, credit_bytes: int) -> None:
-        """Let the server push so many bytes more; nothing happens if the subscription has ended."""
+        """Grant the server credit to push more bytes; does nothing if the subscription has ended."""
         self._session.grant(subscription, credit_bytes)
         self._writer.send()
 
     def unsubscribe(self, subscription: int) -> None:
-        """End a subscription; its subscriber hears nothing more."""
+        """End a subscription; its subscriber is not called any more."""
         self._session.unsubscribe(subscription)
         self._writer.send()
 
     def end_subscription(self, subscription: int) -> None:
-        """Forget a subscription which the server has ended, at the end of its segment."""
+        """Forget a subscription that the server has ended, at the end of its segment."""
         self._session.requests.end(subscription)
 
     # --- receiving ---
@@ -307,7 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._session.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was received; called by the event loop."""
+        """Process received bytes; called by the event loop."""
         self._received_bytes += nbytes
         session = self._session
         session.received(nbytes, self._loop.time())
@@ -336,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             event.subject.received(event.message)
 
     def _throttled(self, message: m.Throttle) -> None:
-        """Note that the server does not read until it has room again."""
+        """Record that the server does not read until it has space again."""
         self._throttles += 1
         self._throttle_reason = message.reason
         if self.waits is not None:
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
     def _room_found(self, told: "asyncio.Future[Any]") -> None:
         self._room_told = None
         if not told.cancelled():
-            told.exception()  # retrieved: that the connection was lost is told to all others
+            told.exception()  # retrieved: the loss of the connection was reported to all others
         if self.waits is not None:
             self.waits.end(self)
 
@@ -364,13 +364,13 @@ class Connection(asyncio.BufferedProtocol):
             lost = ConnectionLostError(f"the server ended the connection: {error}")
             lost.__cause__ = error
             self._end(lost, abort=True)
-        # What else may be named was cancelled or unsubscribed while the answer was on its way.
+        # Other subjects were cancelled or unsubscribed while the answer was in flight.
 
     def _wake_waiters(self) -> None:
         waiters = self._room_waiters
         if not waiters:
             return
-        # Woken ones check again, one after another, and queue again if there still is no room.
+        # Woken waiters check again, one after another, and queue again if there still is no space.
         self._room_waiters = deque()
         for waiter in waiters:
             if not waiter.done():
@@ -404,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
             self._closed.set_result(None)
 
     def _end(self, error: MillraceError, *, abort: bool) -> None:
-        """Fail all that waits and close the transport, once."""
+        """Fail all pending calls and close the transport, once."""
         if self._lost is not None:
             return
         self._writer.close()
@@ -417,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         else:
             self._transport.close()
-        # Before all others are told, so that none of them takes this connection for the one that is open.
+        # Before all others, so that none of them uses this connection as the open one.
         if self.on_lost is not None:
             self.on_lost(error)
         for subject in self._session.abandon():
@@ -426,14 +426,14 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def open_connection(address: Address, options: ClientOptions, session_id: bytes) -> Connection:
-    """Connect and shake hands, within `connect_timeout_s`. Cancelling closes what was opened.
+    """Connect and shake hands, within `connect_timeout_s`. Cancelling closes the connection.
 
     Args:
         session_id: 16 random bytes, the same on all connections of a client.
 
     Raises:
-        ServerUnreachableError: nothing listens there, or it does not answer.
-        RequestError: the server refused the handshake.
+        ServerUnreachableError: no server listens at the address, or it does not answer.
+        RequestError: the server rejected the handshake.
     """
     loop = asyncio.get_running_loop()
     tls = options.tls_context()
@@ -450,7 +450,7 @@ async def open_connection(address: Address, options: ClientOptions, session_id: 
             try:
                 await connection.handshake()
             except BaseException:
-                # Also when the reply has come, and this task was cancelled before its turn.
+                # Also if the reply has arrived, and this task was cancelled before its turn.
                 connection.abort("the handshake failed")
                 raise
     except ConnectionLostError as error:
@@ -477,7 +477,7 @@ def _retrieve(answer: "asyncio.Future[Any]") -> None:
 
 
 def _broken_text(error: WireError) -> str:
-    """Return what a server did that broke the protocol."""
+    """Describe a protocol violation of the server."""
     if isinstance(error, ForeignProtocolError):
         return f"it speaks {error.protocol}, not Millrace's protocol"
     return f"the server broke the protocol: {error}"

@@ -1,11 +1,11 @@
-"""Connections to a server that may be at one of several addresses, of which one at a time serves.
+"""Connections to a server that may be at one of several addresses, one of which serves at a time.
 
-A client with several addresses dials them as RFC 8305 does. An address that hangs, as a stopped process whose kernel
-accepts connections, or a machine that drops them, costs a second and not the whole `connect_timeout_s`:
+A client with several addresses dials them as RFC 8305 does. An address that hangs, such as a stopped process whose
+kernel accepts connections, or a machine that drops them, costs a second and not the whole `connect_timeout_s`:
 
     an address fails                        the next one is dialed at once
-    1 s without a completed handshake       the next one is dialed beside
-    an address failed, and another hangs    the one that failed is dialed every 250 ms: its standby may have taken over
+    1 s without a completed handshake       the next one is dialed in parallel
+    an address failed, and another hangs    the failed one is dialed every 250 ms: its standby may have taken over
     a handshake completes                   that connection wins, all others are closed
     each address failed                     the errors of all, in their order
 """
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class Dialer:
-    """Connects to the address that serves, beginning with the one that did last. The channels of a client share it.
+    """Connects to the address that serves, beginning with the last successful one. Shared by the channels of a client.
 
     Args:
-        connect: makes an open connection to one address; raises like `open_connection`.
+        connect: opens a connection to one address; raises like `open_connection`.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Dialer:
         self._found_none = ""
 
     async def dial(self, addresses: Addresses, options: ClientOptions, session_id: bytes) -> Connection:
-        """Return a connection to the first address that completes a handshake. Cancelling closes what was opened.
+        """Return a connection to the first address that completes a handshake. Cancelling closes all connections.
 
         Raises:
-            ServerUnreachableError: no address serves; its text has the reason of each.
-            RequestError: a server refused the handshake for good; or for now, and no other serves.
+            ServerUnreachableError: no address serves; the text has the reason of each.
+            RequestError: a server rejected the handshake for good; or for now, and no other serves.
         """
         order = addresses.beginning_with(self._served_last or addresses.members[0])
         connection = await self._race(order, options, session_id)
@@ -63,12 +63,12 @@ class Dialer:
     async def find_other(
         self, addresses: Addresses, options: ClientOptions, session_id: bytes, *, silent: Address
     ) -> float | None:
-        """Return None if a server serves at another address than the silent one: `dial` begins with it from then on.
+        """Return None if a server serves at another address than the silent one, with which `dial` begins from then on.
 
-        Cancelling closes what was opened.
+        Cancelling closes all connections.
 
         Returns:
-            Otherwise the seconds until the next attempt, at least those that a server asks for which refuses for now.
+            Otherwise the seconds until the next attempt, at least as requested by a server that rejects for now.
         """
         others = [address for address in addresses.members if address != silent]
         try:
@@ -90,7 +90,7 @@ class Dialer:
 
 
 class _Race:
-    """Attempts at several addresses beside each other, of which the first that completes a handshake wins."""
+    """Parallel attempts at several addresses; the first to complete a handshake wins."""
 
     def __init__(
         self, order: Sequence[Address], connect: Callable[[Address], Awaitable[Connection]], clock: Clock
@@ -103,7 +103,7 @@ class _Race:
         self._progress = asyncio.Event()
 
     async def run(self) -> Connection:
-        """Return the connection that wins. Raises like `Dialer.dial`; cancelling closes what was opened."""
+        """Return the winning connection. Raises like `Dialer.dial`; cancelling closes all connections."""
         attempts: list[asyncio.Task[Connection]] = []
         winner: asyncio.Task[Connection] | None = None
         try:
@@ -127,7 +127,7 @@ class _Race:
                     each.add_done_callback(_discard)
 
     async def _dial_until_decided(self, address: Address) -> Connection:
-        """Dial one address until it serves, refuses for good, or each address has failed."""
+        """Dial one address until it serves, rejects for good, or each address has failed."""
         while True:
             pause_s = ATTEMPTS_INTERVAL_S
             try:
@@ -145,7 +145,7 @@ class _Race:
             await self._clock.sleep(pause_s)
 
     def _failure(self) -> ServerUnreachableError | RequestError:
-        """Return the error of a race in which each address failed: the answer of a server, where there was one."""
+        """Return the error of a race in which each address failed: the answer of a server, if there was one."""
         failures = [self._failures[address] for address in self._order]
         unreachable = [error for error in failures if isinstance(error, ServerUnreachableError)]
         if len(unreachable) < len(failures):

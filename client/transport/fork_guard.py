@@ -1,7 +1,7 @@
-"""Detects that a client is used in a child of the process that made it.
+"""Detects the use of a client in a child of the process that created it.
 
-After a fork parent and child would write to the same socket, and both streams of frames would be garbage. Nothing
-can be repaired in the child, so every use there ends in one clear error and the parent's connection is not touched.
+After a fork parent and child would write to the same socket, and both streams of frames would be garbage. The child
+cannot repair that, so every use there raises one clear error and leaves the parent's connection alone.
 """
 
 import os
@@ -11,9 +11,9 @@ from millrace.client.errors import ForkedClientError
 
 
 class ForkGuard:
-    """Tells whether this process is the one that made the guard.
+    """Knows whether this process is the one that created the guard.
 
-    Asking costs an attribute, not a system call: a hook sets the guards of a child after the fork.
+    Checking costs an attribute, not a system call: a hook updates the guards of a child after the fork.
     """
 
     __slots__ = ("__weakref__", "forked")

@@ -1,6 +1,6 @@
-"""When to make another attempt, and when to stop.
+"""Decides when to make another attempt, and when to stop.
 
-How waits grow is `Backoff` of the options. What is waited for is noted in the `Waits` of the client.
+`Backoff` of the options determines how waits grow. The `Waits` of the client record the reason.
 """
 
 import logging
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retry:
-    """The attempts at one thing, until a deadline.
+    """The attempts of one operation, until a deadline.
 
         with channel.retry(limit_s) as retry:
             while True:
@@ -28,10 +28,10 @@ class Retry:
                     await retry.wait(error)
 
     Args:
-        limit_s: how long from now on there may be another attempt; `math.inf` for no limit.
+        limit_s: how long from now on to retry; `math.inf` for no limit.
         is_transient: whether another attempt can succeed after an error.
         chance: returns a random number in [0, 1).
-        waits: where waits are noted, until `end`.
+        waits: records the waits, until `end`.
 
     Attributes:
         failures: how many attempts have failed.
@@ -91,7 +91,7 @@ class Retry:
     async def wait(self, error: MillraceError) -> None:
         """Count a failure and wait before the next attempt. Cancelling is safe. Raises like `next_wait_s`.
 
-        A connection that was lost is made again at once, unless an attempt has failed before.
+        A lost connection is reopened at once, unless an attempt has failed before.
         """
         wait_s = self.next_wait_s(error)
         if self.failures == 1 and type(error) is ConnectionLostError:
@@ -101,10 +101,10 @@ class Retry:
         await self._clock.sleep(wait_s)
 
     def end(self) -> None:
-        """Note that nothing waits any more: an attempt has succeeded, or no other one is made."""
+        """Record the end of the wait: an attempt has succeeded, or no other one is made."""
         self._waits.end(self)
 
 
 def may_resend(error: MillraceError) -> bool:
-    """Whether to send again, after this error, what is stored once however often it is sent."""
+    """Return whether to resend idempotent data after this error."""
     return error.retriable or isinstance(error, OutcomeUnknownError | PipelineBrokenError)

@@ -1,14 +1,14 @@
 """Failure detection for a client with several addresses: a server that hangs, or a network that vanished.
 
 Nothing resets such a connection, and the keepalive takes 20 s to notice: a busy server may be silent for that long. But
-where the client knows a standby, it need not decide whether the silent server is dead. It asks the other addresses
-beside the open connection, and drops that only when a server answers there: the one that owns the data serves, and a
-standby refuses connections. So a server that stalls, or is throttled, costs a few attempts and no connection.
+a client that knows a standby need not decide whether the silent server is dead. It tries the other addresses beside the
+open connection, and drops that only when a server answers there: only the owner of the data serves, and a standby
+rejects connections. So a server that stalls, or is throttled, costs a few attempts and no connection.
 
     1 s without a byte, while an answer is awaited     PING
-    1 s more without a byte                            connect to the other addresses, again and again
-    a byte                                             from the start
-    a server at another address                        the silent connection is dropped
+    1 s more without a byte                            dial the other addresses, again and again
+    a byte                                             start over
+    a server at another address                        drop the silent connection
 """
 
 import logging
@@ -49,7 +49,7 @@ async def watch_silence(
 
 
 async def _is_silent(connection: Connection, clock: Clock, *, asks: bool) -> bool:
-    """Return whether no byte comes for a second while an answer is awaited."""
+    """Return whether no byte arrives for a second while an answer is awaited."""
     before = connection.received_bytes
     if asks:
         connection.ping()

@@ -78,7 +78,7 @@ async def test_what_is_no_place_is_an_invalid_argument_that_says_what_is_one(
     client: Client, name: str, ask: Callable[[Client, str], Awaitable[Any]]
 ) -> None:
     await client.create_stream(name)
-    with pytest.raises(InvalidArgumentError, match=r"is no place in a stream: write head, tail, 2026-01-31"):
+    with pytest.raises(InvalidArgumentError, match=r"is not a place in a stream: write head, tail, 2026-01-31"):
         await ask(client, name)
 
 

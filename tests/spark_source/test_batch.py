@@ -109,7 +109,7 @@ def test_headers_are_a_column_where_they_are_asked_for(spark: SparkSession, shop
         ("stream", "shop/none", "there is no stream"),
         ("stream", "no name", "stream"),
         ("address", "127.0.0.1:1", "no server could be reached"),
-        ("startCut", "whenever", "is no place in a stream"),
+        ("startCut", "whenever", "is not a place in a stream"),
         ("maxBytesPerTriger", "1m", "did you mean maxBytesPerTrigger"),
     ],
 )

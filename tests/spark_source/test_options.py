@@ -97,7 +97,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("address", "", "missing"),
         ("address", "host:port", "is no address: write HOST:PORT"),
         ("stream", " ", "missing"),
-        ("startCut", "yesterday", "is no place in a stream: write head, tail"),
+        ("startCut", "yesterday", "is not a place in a stream: write head, tail"),
         ("startCut", "bookmark:", "lacks the name of the bookmark"),
         ("startCut", "shop/orders@1:0.0;head", "no stream cut"),
         ("startCut", "shop/orders@1:0.0;shop/orders@2:0.0", "two cuts of one stream"),

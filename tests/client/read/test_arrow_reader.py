@@ -142,8 +142,8 @@ def test_values_from_which_no_schema_can_be_inferred(shop: blocking.Client, name
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (pa.schema([("_key", pa.string())]), "'_key' is there twice"),
-        (pa.schema([("a", pa.int64()), ("a", pa.int64())]), "'a' is there twice"),
+        (pa.schema([("_key", pa.string())]), "'_key' is duplicate"),
+        (pa.schema([("a", pa.int64()), ("a", pa.int64())]), "'a' is duplicate"),
         (pa.schema([("a", pa.large_list(pa.int64()))]), "'a' is large_list"),
     ],
 )

@@ -190,7 +190,7 @@ async def test_odd_input(client: Client, name: str) -> None:
             with pytest.raises(millrace.InvalidArgumentError, match="cannot be used for"):
                 transaction.advance(source, "job", tail, expected=odd)
         for nothing in (None, "yesterday", 1.5):
-            with pytest.raises(millrace.InvalidArgumentError, match="is no place in a stream"):
+            with pytest.raises(millrace.InvalidArgumentError, match="is not a place in a stream"):
                 transaction.advance(source, "job", nothing, expected=None)  # type: ignore[arg-type]
         transaction.advance(source, "job", tail, expected=None)
         with pytest.raises(millrace.InvalidArgumentError, match="once"):
