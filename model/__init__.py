@@ -1,4 +1,4 @@
-"""What streams are, without a server or a client: names, key ranges, positions, cuts, lineage, policies, event blocks.
+"""The pure model of streams: names, key ranges, positions, cuts, lineage, policies, event blocks.
 
-Everything here is pure: no file, socket, clock or random number, and nothing of the other parts is imported.
+Everything here is pure: no file, socket, clock or random number, and no import of the other parts.
 """

@@ -1,4 +1,4 @@
-"""Where a server is: host and port, as values and as text; and where else, if something takes its place."""
+"""Addresses of a server and of its standbys: host and port, as values and as text."""
 
 import re
 from dataclasses import dataclass
@@ -23,37 +23,37 @@ class Address:
 
     @classmethod
     def parse(cls, text: str, *, default_port: int) -> "Address":
-        """Return the address in `host`, `host:port`, `:port` (of no host) or `[v6]:port`.
+        """Parse an address: `host`, `host:port`, `:port` (without a host) or `[v6]:port`.
 
         Raises:
-            InvalidArgumentError: the text is none of these.
+            InvalidArgumentError: the text has none of these forms.
         """
         match = _ADDRESS.fullmatch(text.strip())
         if match is None or not match[0] or int(match["port"] or default_port) > PORT_MAX:
             raise InvalidArgumentError(
-                f"{text!r} is no address: write HOST:PORT, or [IPV6]:PORT, with a port up to {PORT_MAX}"
+                f"{text!r} is not an address: write HOST:PORT, or [IPV6]:PORT, with a port up to {PORT_MAX}"
             )
         return cls(match["v6"] or match["host"], int(match["port"] or default_port))
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """All addresses under which one server may be found: of a server, and of those that take its place.
+    """All addresses of one server and of its standbys.
 
     Attributes:
-        members: at least one, none of them twice.
+        members: at least one, without duplicates.
     """
 
     members: tuple[Address, ...]
 
     def __post_init__(self) -> None:
-        assert self.members, "a server is somewhere"
+        assert self.members, "a server has at least one address"
         assert len(set(self.members)) == len(self.members)
 
     def __str__(self) -> str:
         return ",".join(map(str, self.members))
 
     def beginning_with(self, first: Address) -> tuple[Address, ...]:
-        """Return all of them in turn, from one of them on."""
+        """Return all addresses in turn, beginning with one of them."""
         index = self.members.index(first)
         return self.members[index:] + self.members[:index]

@@ -42,7 +42,7 @@ NO_HEADERS: Final[Mapping[int, Headers]] = {}
 
 
 class EventColumns(NamedTuple):
-    """Events as columns, which were checked: what `pack_columns` makes a block of.
+    """Checked events as columns: the input of `pack_columns`.
 
     Attributes:
         value_offsets: one more than there are events, from 0; `key_offsets` too.
@@ -62,7 +62,7 @@ class EventColumns(NamedTuple):
 
     @property
     def event_count(self) -> int:
-        """How many events these are."""
+        """The number of events."""
         return len(self.timestamps)
 
 
@@ -79,20 +79,20 @@ def pack_block(
     """Return the block of these events.
 
     Args:
-        values: bytes, or anything like bytes with items of one byte.
+        values: bytes, or other buffers with items of one byte.
         keys: one key for all events, or one (or None) for each.
         timestamps_us: one timestamp for all events, or one for each.
-        headers: by the index of the event, of those that have some; checked (see `checked_headers`).
+        headers: of the events that have some, by index; checked (see `checked_headers`).
         size_bytes_max: of the block, compressed.
 
     Raises:
         EventTooLargeError: an event above 8 MiB, a key above 64 KiB, or more than one append can hold.
-        InvalidArgumentError: no events, or as many keys or timestamps as there are not events.
+        InvalidArgumentError: no events, or another number of keys or timestamps.
         TypeError: a value that is not bytes, a key that is not text.
     """
     count = len(values)
     if count == 0:
-        raise InvalidArgumentError("a block holds at least one event")
+        raise InvalidArgumentError("a block must have at least one event")
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=count)
     value_size = int(lengths.sum())
     if value_size > APPEND_SIZE_BYTES_MAX or int(lengths.max()) > EVENT_SIZE_BYTES_MAX:
@@ -134,7 +134,7 @@ def pack_columns(
     compression: Compression = Compression.NONE,
     size_bytes_max: int = APPEND_SIZE_BYTES_MAX,
 ) -> bytearray:
-    """Return the block of events that are columns already, without touching one of them. See `pack_block`.
+    """Return the block of events that are columns already, without accessing one of them. See `pack_block`.
 
     Raises:
         EventTooLargeError: more than one append can hold.
@@ -170,7 +170,7 @@ def pack_columns(
 
 
 def _column(data: Buffer) -> tuple[memoryview, bytes]:
-    """Return the bytes of a column, and those that pad it."""
+    """Return the bytes of a column, and its padding."""
     view = memoryview(data).cast("B")
     return view, b"\0" * (-len(view) % 8)
 
@@ -188,7 +188,7 @@ def _assembled(
     compression: Compression,
     size_bytes_max: int,
 ) -> bytearray:
-    """Return the block of columns that are padded; those of headers are the last, if there are some."""
+    """Return the block of padded columns; those of headers, if any, come last."""
     columns_size = columns_size_of(flags, count, value_size=value_size, key_size=key_size)
     if header_columns:
         columns += header_columns
@@ -202,7 +202,7 @@ def _assembled(
         raise TypeError("values must be bytes, or like bytes with items of one byte")
     if compression is not Compression.NONE:
         packed = compress(compression, memoryview(block)[BLOCK_HEADER_SIZE_BYTES:])
-        if len(packed) + 7 < columns_size:  # else it is stored as it is: nothing would be gained
+        if len(packed) + 7 < columns_size:  # otherwise store it uncompressed: compression would gain nothing
             flags |= FLAG_COMPRESSED
             block = bytearray().join([block[:BLOCK_HEADER_SIZE_BYTES], packed, b"\0" * (-len(packed) % 8)])
     _check_block_size(len(block), count, limit_bytes=size_bytes_max)
@@ -216,18 +216,18 @@ def _assembled(
 
 
 def size_of_single(value_size: int, *, key_size: int | None, headers: Headers | None = None) -> int:
-    """Return the size of the block of one event with a timestamp, not compressed; `key_size` is None without a key."""
+    """Return the uncompressed size of the block of one event with a timestamp; `key_size` is None without a key."""
     flags = FLAG_TIMESTAMPS | (0 if key_size is None else FLAG_KEYS)
     columns_size = columns_size_of(flags, 1, value_size=value_size, key_size=key_size or 0)
     return BLOCK_HEADER_SIZE_BYTES + columns_size + (sum(map(len, _header_columns({0: headers}, 1))) if headers else 0)
 
 
 def checked_headers(headers: Headers) -> tuple[dict[str, bytes], int]:
-    """Return a copy of the headers of one event, and the bytes of their names and values.
+    """Return a copy of the headers of one event, and the size of their names and values.
 
     Raises:
         EventTooLargeError: more than 64 entries, or 64 KiB of names in UTF-8 and values.
-        InvalidArgumentError: a name that UTF-8 cannot hold (lone surrogates).
+        InvalidArgumentError: a name that UTF-8 cannot encode (lone surrogates).
         TypeError: names that are not text, values that are not bytes.
     """
     if not isinstance(headers, Mapping):
@@ -251,7 +251,7 @@ def checked_headers(headers: Headers) -> tuple[dict[str, bytes], int]:
 
 def _check_block_size(size: int, event_count: int, *, limit_bytes: int) -> None:
     if size > limit_bytes:
-        raise EventTooLargeError(f"{event_count} events need {size} bytes, one append holds {limit_bytes}")
+        raise EventTooLargeError(f"{event_count} events need {size} bytes, but one append holds {limit_bytes}")
 
 
 def _offsets(lengths: npt.NDArray[np.int64]) -> bytes:
@@ -263,7 +263,7 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> bytes:
 
 
 def _key_columns(keys: str | Sequence[str | None], count: int) -> tuple[list[bytes], int, bool]:
-    """Return the columns of the keys, the bytes of all keys, and whether some are missing."""
+    """Return the columns of the keys, their total size, and whether some are missing."""
     if isinstance(keys, str):
         encoded = keys.encode()
         lengths = np.full(count, len(encoded), dtype=np.int64)
@@ -298,7 +298,7 @@ def _timestamp_column(timestamps_us: int | Any, count: int) -> tuple[bytes, int,
 
 
 def _header_columns(headers: Mapping[int, Headers], count: int) -> list[bytes]:
-    """Return the columns of headers, padded: which entries an event has, their names, their values."""
+    """Return the padded columns of headers: the entries of each event, their names, their values."""
     counts = np.zeros(count, dtype=np.int64)
     for index, entries in headers.items():
         counts[index] = len(entries)

@@ -1,4 +1,4 @@
-"""Walking a segment of event blocks from header to header, without touching an event.
+"""Walks a segment of event blocks from header to header, without accessing an event.
 
     walk = BlockWalk(offset)                        of a block
     while walk.offset < end:
@@ -19,7 +19,7 @@ from .limits import APPEND_SIZE_BYTES_MAX
 
 WALK_READ_BYTES: Final = 64 << 10
 SMALL_BLOCK_BYTES_MAX: Final = 16 << 10
-"""After a block up to this size more than one header is read at once."""
+"""After a block up to this size, the walk reads more than one header at once."""
 
 # Every field of the declaration has a fixed size. `millrace.wire.codec` derives the same format, and a test compares.
 _FIELDS: Final = tuple(
@@ -65,7 +65,7 @@ class PlacedHeader(NamedTuple):
 
 
 def fields_at(data: Buffer, start: int = 0) -> BlockFields:
-    """Return the header at `start`, where at least `BLOCK_HEADER_SIZE_BYTES` bytes are.
+    """Return the header at `start`; `data` must have `BLOCK_HEADER_SIZE_BYTES` bytes there.
 
     Raises:
         BlockCorruptError: no block starts there.
@@ -76,7 +76,7 @@ def fields_at(data: Buffer, start: int = 0) -> BlockFields:
     if not BLOCK_HEADER_SIZE_BYTES < fields.size <= APPEND_SIZE_BYTES_MAX or fields.size % 8:
         raise BlockCorruptError(f"{fields.size} bytes is not the size of an event block")
     if not fields.event_count:
-        raise BlockCorruptError("a block without events")
+        raise BlockCorruptError("the block has no events")
     return fields
 
 
@@ -85,7 +85,7 @@ class BlockWalk:
 
     Attributes:
         offset: of the next header.
-        read_size_bytes: how many bytes to read from there: fewer where blocks are large.
+        read_size_bytes: how many bytes to read from there: fewer if blocks are large.
     """
 
     def __init__(self, offset: int) -> None:
@@ -95,7 +95,7 @@ class BlockWalk:
     def feed(self, data: Buffer) -> Iterator[PlacedHeader]:
         """Yield the headers of the blocks that start in `data`, the bytes of the segment from `offset` on.
 
-        The iterator may be left at any block; the walk is then at the next one.
+        The caller may stop at any block; the walk is then at the next one.
 
         Raises:
             BlockCorruptError: no block starts at `offset`.

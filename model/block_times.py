@@ -31,7 +31,7 @@ class TimedBlock(NamedTuple):
     unpacked_size_bytes: int
 
     def is_within(self, low_us: int, high_us: int) -> bool:
-        """Return whether no event has a time before or after two bounds; readers rely on the times of the header."""
+        """Return whether no event has a time outside of two bounds; readers rely on the times of the header."""
         return self.times is None or low_us <= self.times[0] <= self.times[1] <= high_us
 
 
@@ -53,7 +53,7 @@ def blocks_of(payload: Buffer) -> list[TimedBlock]:
 
 
 def with_times_between(block: Buffer, low_us: int, high_us: int) -> bytearray:
-    """Return a copy of a block whose events have no time before or after two bounds; all else is the same.
+    """Return a copy of a block in which each time outside of two bounds is replaced by the nearer bound.
 
     Raises:
         BlockCorruptError: it is not a valid block.
@@ -61,7 +61,7 @@ def with_times_between(block: Buffer, low_us: int, high_us: int) -> bytearray:
         MissingExtraError: the package of its compression is not installed.
     """
     events = unpack_block(block)
-    assert events.timestamps is not None, "there are times to change"
+    assert events.timestamps is not None, "only a block with timestamps has times to clamp"
     has_key = None
     if events.key_validity is not None:
         bits = np.unpackbits(np.frombuffer(events.key_validity, dtype=np.uint8), bitorder="little")

@@ -1,14 +1,14 @@
-"""Where the parts of a transaction go when it commits, whatever its stream was scaled to since it began.
+"""Plans where the parts of a transaction go at its commit, if its stream was scaled since it began.
 
-A part holds events of one range of keys, that of a segment which was open when the transaction began. By the commit
-other segments may be open:
+A part has events of one range of keys, that of a segment which was open when the transaction began. By the commit other
+segments may be open:
 
-    one open segment holds the whole range     the part is merged into it
+    one open segment covers the whole range    the part is merged into it
     several do                                 the part is *torn*: its events would belong to several segments
 
 No event is routed again, and no byte is copied. For torn parts the commit begins two epochs instead:
 
-    open         |------ 7 ------|------ 8 ------|---- 9 ----|       what overlaps a torn part is sealed: 7 and 8
+    open         |------ 7 ------|------ 8 ------|---- 9 ----|       7 and 8 overlap a torn part: sealed
     torn part            |####### 5 #######|
     epoch n + 1  |- 10 --|------- 11 ------|- 12 |                   the part is all of 11; 10 and 12 are empty; all
                                                                      three are sealed at once
@@ -17,7 +17,7 @@ No event is routed again, and no byte is copied. For torn parts the commit begin
 So the events of a key are in order: in 7, then in 11, then in 13. Another part that lies within a sealed segment goes
 to epoch n + 1 as well. In each epoch every key is covered once.
 
-The planning is pure. `tests/model/test_commit_plan.py` tries it on streams and transactions of chance.
+The planning is pure. `tests/model/test_commit_plan.py` checks it with random streams and transactions.
 """
 
 from bisect import bisect_right
@@ -45,12 +45,12 @@ class PlannedEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPlan:
-    """What a commit does to one stream.
+    """The effect of a commit on one stream.
 
     Attributes:
-        epochs: none, or two: one for torn parts, and one for what is open afterwards.
-        targets: by the id of each part, the segment that it is merged into. Parts of one target are merged in the order
-            in which they were given.
+        epochs: none, or two: one for torn parts, and one for the segments that are open afterwards.
+        targets: the segment into which each part is merged, by the id of the part. Parts of one target are merged in
+            the given order.
     """
 
     epochs: tuple[PlannedEpoch, ...]
@@ -60,10 +60,10 @@ class CommitPlan:
 def plan_commit(
     parts: Sequence[TransactionPart], *, open_parts: Sequence[StreamPart], epoch: int, take_id: Callable[[], int]
 ) -> CommitPlan:
-    """Return what a commit of some parts does to their stream.
+    """Return the effect of a commit of some parts on their stream.
 
     Args:
-        parts: those with events; their ranges are equal or disjoint.
+        parts: parts with events; their ranges are equal or disjoint.
         open_parts: the open segments of the stream, which cover each key once, in the order of their keys.
         epoch: the current one of the stream.
         take_id: returns a fresh id for a segment.
@@ -78,7 +78,7 @@ def plan_commit(
         targets[part.segment_id] = segment.segment_id
     else:
         return CommitPlan(epochs=(), targets=targets)
-    # By range: the places, among the open segments, of those that overlap it.
+    # By range: the indexes of the open segments that overlap it.
     spans = {
         each: range(bisect_right(lows, each.low) - 1, bisect_right(lows, each.last))
         for each in {part.key_range for part in parts}
@@ -86,7 +86,7 @@ def plan_commit(
     sealed_places = sorted({place for span in spans.values() if len(span) > 1 for place in span})
     sealed = [segments[place] for place in sealed_places]
     taken = set(sealed_places)
-    # What lies within a segment that is sealed for others goes the same way as they.
+    # A part within a segment that is sealed for other parts moves with them.
     moved = sorted(key_range for key_range, span in spans.items() if span[0] in taken)
     created = sorted([*moved, *_gaps([segment.key_range for segment in sealed], moved)])
     between = tuple((take_id(), key_range) for key_range in created)
@@ -104,7 +104,7 @@ def plan_commit(
 
 
 def _gaps(covered: Sequence[KeyRange], kept: Sequence[KeyRange]) -> Iterator[KeyRange]:
-    """Yield the ranges of `covered` that `kept`, which lies within, leaves free; both ascend and are disjoint."""
+    """Yield the ranges of `covered` that `kept`, a part of it, leaves free; both ascend and are disjoint."""
     borders = iter(kept)
     following = next(borders, None)
     for low, high in _joined(covered):
@@ -119,7 +119,7 @@ def _gaps(covered: Sequence[KeyRange], kept: Sequence[KeyRange]) -> Iterator[Key
 
 
 def _joined(ranges: Iterable[KeyRange]) -> list[tuple[int, int]]:
-    """Return ascending ranges with those joined that touch."""
+    """Join adjacent ranges in an ascending list."""
     joined: list[tuple[int, int]] = []
     for each in ranges:
         if joined and joined[-1][1] == each.low:

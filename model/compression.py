@@ -1,7 +1,7 @@
-"""Compression of whole event blocks: zstd where density matters, lz4 where speed does.
+"""Compression of whole event blocks: zstd for density, lz4 for speed.
 
-Each needs a package of the extra `compression`, imported when a block asks for it. What is
-decompressed is bounded by the size in the header of the block, whatever the data says.
+Each needs a package of the extra `compression`, imported when a block uses it. The decompressed size is bounded by the
+header of the block, whatever the data claims.
 """
 
 from enum import IntEnum
@@ -15,7 +15,7 @@ EXTRA: Final = "compression"
 
 
 class Compression(IntEnum):
-    """How a writer compresses its blocks; the number is in their headers."""
+    """The compression of a writer's blocks; the number is in their headers."""
 
     NONE = 0
     ZSTD = 1
@@ -47,10 +47,10 @@ def compress(compression: Compression, data: Buffer) -> bytes:
 
 
 def decompress(compression: int, data: Buffer, *, size_bytes: int) -> bytes:
-    """Return what was compressed; padding after it is ignored.
+    """Decompress data; padding after it is ignored.
 
     Raises:
-        BlockCorruptError: it does not hold exactly `size_bytes`, or the compression is unknown.
+        BlockCorruptError: the size is not exactly `size_bytes`, or the compression is unknown.
         MissingExtraError: the package of that compression is not installed.
     """
     if compression == Compression.ZSTD:
@@ -60,7 +60,7 @@ def decompress(compression: int, data: Buffer, *, size_bytes: int) -> bytes:
     else:
         raise BlockCorruptError(f"compression {compression} is unknown")
     if len(result) != size_bytes:
-        raise BlockCorruptError(f"columns: {len(result)} bytes were compressed, the header says {size_bytes}")
+        raise BlockCorruptError(f"columns: {len(result)} bytes were compressed, but the header says {size_bytes}")
     return result
 
 
@@ -69,10 +69,10 @@ def _decompress_zstd(data: Buffer, size_bytes: int) -> bytes:
         import zstandard
 
     try:
-        # The size in the frame is compared first: it decides how much zstandard allocates.
+        # The size in the frame is compared first: zstandard allocates that much.
         named = zstandard.frame_content_size(data)
         if named != size_bytes:
-            raise BlockCorruptError(f"columns: a zstd frame of {named} bytes, the header says {size_bytes}")
+            raise BlockCorruptError(f"columns: a zstd frame of {named} bytes, but the header says {size_bytes}")
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=size_bytes, allow_extra_data=True)
     except zstandard.ZstdError as error:
         raise BlockCorruptError(f"columns: zstd: {error}") from None

@@ -1,15 +1,15 @@
 """Stream cuts: positions that cover a whole stream, as values and as text.
 
 A cut names a position in each of a set of segments that covers the key space exactly once. `HEAD` and `TAIL` are the
-start and the end of a stream, wherever these are when they are used. As text::
+start and the end of a stream at the time of their use. As text::
 
     shop/orders@12:4096.0,13:8192.17        segment : offset of a block . index of an event in it
     head
     tail
 
-What else names a place in a stream is found when it is used: a `TimeCut` by event time, a `PastCut` by a time so long
-before, a `SavedPlace` by the name under which the server keeps it. `parse_choice` reads them all, for every part.
-`chosen` takes the objects of Python as well: a datetime, a date, Unix microseconds, and a timedelta for a time ago.
+Other places in a stream are resolved when they are used: a `TimeCut` by event time, a `PastCut` by an age, a
+`SavedPlace` by the name under which the server saved it. `parse_choice` parses them all, for every part. `chosen`
+accepts Python objects as well: a datetime, a date, Unix microseconds, and a timedelta for an age.
 """
 
 import re
@@ -37,7 +37,7 @@ CHOICE_FORMS: Final = (
     "head, tail, 2026-01-31 or 2026-01-31T18:00:00Z (UTC where no zone is named), 15m ago, bookmark:NAME, cursor:NAME, "
     f"1769882400000000 (Unix microseconds), or a cut like {CUT_EXAMPLE}"
 )
-"""What `parse_choice` reads, for people: each form is one that it reads."""
+"""The forms that `parse_choice` accepts, for people."""
 
 
 class SpecialCut(PublicNames, Enum):
@@ -78,7 +78,7 @@ class StreamCut(ShortRepr):
             raise CutInvalidError(f"a cut of {self.stream} names 1 to {SEGMENTS_PER_STREAM_MAX} segments, each once")
         for segment_id, (offset, event_index) in self.positions:
             if not (0 < segment_id < _UNSIGNED_64 and 0 <= offset < _UNSIGNED_64 and 0 <= event_index < 1 << 32):
-                raise CutInvalidError(f"{segment_id}:{offset}.{event_index} is no position")
+                raise CutInvalidError(f"{segment_id}:{offset}.{event_index} is not a position")
 
     @classmethod
     def of(cls, stream: str, positions: Mapping[int, tuple[int, int]]) -> "StreamCut":
@@ -87,19 +87,19 @@ class StreamCut(ShortRepr):
 
     @classmethod
     def parse(cls, text: str) -> "StreamCut":
-        """Return the cut that `str` made this text of.
+        """Parse the text of a cut, as `str` makes it.
 
         Raises:
-            CutInvalidError: it made no such text.
+            CutInvalidError: the text is invalid.
         """
         stream, at, rest = text.partition("@")
         if not at:
-            raise CutInvalidError(f"{text[:100]!r} is no stream cut: write one like {CUT_EXAMPLE}")
+            raise CutInvalidError(f"{text[:100]!r} is not a stream cut: write one like {CUT_EXAMPLE}")
         positions: list[tuple[int, Position]] = []
         for part in rest.split(","):
             match = _POSITION.fullmatch(part)
             if match is None:
-                raise CutInvalidError(f"{part[:100]!r} is no position of a cut: write one like {CUT_EXAMPLE}")
+                raise CutInvalidError(f"{part[:100]!r} is not a position of a cut: write one like {CUT_EXAMPLE}")
             segment_id, offset, event_index = (int(number) for number in match.groups())
             positions.append((segment_id, Position(offset, event_index)))
         return cls(stream, tuple(sorted(positions)))
@@ -123,11 +123,11 @@ Cut = StreamCut | SpecialCut
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TimeCut(ShortRepr):
-    """The cut at an event time, as of when it is used.
+    """The cut at an event time, resolved when it is used.
 
-    Event times need not ascend in a segment, so it is another place as a start than as an end, and inclusive as both:
-    no event of that time or a newer one lies before the start, no older event lies after the end. Where they ascend,
-    both are the place before the first event of that time or a newer one.
+    Event times need not ascend in a segment, so it is a different place as a start than as an end, and inclusive as
+    both: no event of that time or a newer one lies before the start, no older event lies after the end. If times
+    ascend, both are the place before the first event of that time or a newer one.
 
     Attributes:
         unix_us: Unix microseconds.
@@ -137,9 +137,9 @@ class TimeCut(ShortRepr):
 
     @classmethod
     def at(cls, when: int | date) -> "TimeCut":
-        """Return the cut at a time: Unix microseconds, a datetime, or a date, of which the day begins.
+        """Return the cut at a time: Unix microseconds, a datetime, or the beginning of a date.
 
-        Where no time zone is named it is UTC, as in the texts that `parse_choice` reads.
+        A time without a zone is UTC, as in the texts that `parse_choice` accepts.
         """
         if not isinstance(when, date):
             return cls(index(when))
@@ -147,7 +147,7 @@ class TimeCut(ShortRepr):
         return cls(unix_us_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC)))
 
     def __str__(self) -> str:
-        """Return what `parse_choice` reads; a number where no calendar reaches."""
+        """Return the text for `parse_choice`; a number for times outside of the calendar."""
         try:
             return (UNIX_EPOCH + timedelta(microseconds=self.unix_us)).isoformat().replace("+00:00", "Z")
         except OverflowError:
@@ -156,7 +156,7 @@ class TimeCut(ShortRepr):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PastCut(ShortRepr):
-    """The cut at an event time that lies so long before the moment in which it is used.
+    """The cut at an event time of a given age, resolved when it is used.
 
     Attributes:
         age_us: microseconds, not below 0.
@@ -169,12 +169,12 @@ class PastCut(ShortRepr):
         return TimeCut(now_us - self.age_us)
 
     def __str__(self) -> str:
-        """Return what `parse_choice` reads."""
+        """Return the text for `parse_choice`."""
         return f"{self.age_us // 1_000_000}.{self.age_us % 1_000_000:06}s ago"
 
 
 class SavedKind(Enum):
-    """As what the server keeps a cut under a name."""
+    """The kind of a saved cut."""
 
     BOOKMARK = "bookmark"
     CURSOR = "cursor"
@@ -182,7 +182,7 @@ class SavedKind(Enum):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SavedPlace(ShortRepr):
-    """The cut that the server keeps under a name when it is used: `bookmark:NAME` or `cursor:NAME`."""
+    """The cut that the server has saved under a name, at the time of its use: `bookmark:NAME` or `cursor:NAME`."""
 
     kind: SavedKind
     name: str
@@ -192,21 +192,21 @@ class SavedPlace(ShortRepr):
             raise CutInvalidError(f"{str(self)!r} lacks the name of the {self.kind.value}")
 
     def __str__(self) -> str:
-        """Return what `parse_choice` reads."""
+        """Return the text for `parse_choice`."""
         return f"{self.kind.value}:{self.name}"
 
 
 CutChoice = Cut | TimeCut | PastCut | SavedPlace
-"""What names a place in a stream."""
+"""A place in a stream."""
 Place = CutChoice | str | int | date | timedelta
-"""What may be given where a place in a stream is wanted, in every part: see `chosen`."""
+"""Every form of a place in a stream that the API accepts, in every part: see `chosen`."""
 
 
 def parse_cut(text: str) -> Cut:
-    """Return the cut that a text names: `head`, `tail`, or what `str` makes of a `StreamCut`.
+    """Parse a cut: `head`, `tail`, or the text of a `StreamCut`.
 
     Raises:
-        CutInvalidError: it names none.
+        CutInvalidError: the text is invalid.
     """
     lowered = text.strip().lower()
     if lowered in ("head", "tail"):
@@ -215,10 +215,10 @@ def parse_cut(text: str) -> Cut:
 
 
 def parse_choice(text: str) -> CutChoice:
-    """Return the place that a text names: what `CHOICE_FORMS` says.
+    """Parse a place in one of the forms of `CHOICE_FORMS`.
 
     Raises:
-        InvalidArgumentError: it names none.
+        InvalidArgumentError: the text is invalid.
     """
     text = text.strip()
     if is_saved(text):
@@ -237,16 +237,16 @@ def parse_choice(text: str) -> CutChoice:
 
 
 def is_saved(text: str) -> bool:
-    """Return whether a text is meant as a `SavedPlace`, whatever is in its name."""
+    """Return whether a text has the form of a `SavedPlace`, whatever its name contains."""
     kind, colon, _ = text.partition(":")
     return bool(colon) and kind.strip().lower() in _SAVED_KINDS
 
 
 def chosen(place: Place) -> CutChoice:
-    """Return the place that is meant: a cut, a text of `CHOICE_FORMS`, a time of `TimeCut.at`, or how long ago.
+    """Return the place for an argument: a cut, a text of `CHOICE_FORMS`, a time of `TimeCut.at`, or an age.
 
     Raises:
-        InvalidArgumentError: none is.
+        InvalidArgumentError: the argument is invalid.
     """
     if isinstance(place, str):
         return parse_choice(place)
@@ -254,7 +254,7 @@ def chosen(place: Place) -> CutChoice:
         return place
     if isinstance(place, timedelta):
         if place < timedelta(0):
-            raise InvalidArgumentError(f"{place!r} is in the future: give how long ago, as timedelta(minutes=15)")
+            raise InvalidArgumentError(f"{place!r} is in the future: pass an age such as timedelta(minutes=15)")
         return PastCut(place // timedelta(microseconds=1))
     if isinstance(place, date) or (isinstance(place, SupportsIndex) and not isinstance(place, bool)):
         return TimeCut.at(place)
@@ -262,22 +262,22 @@ def chosen(place: Place) -> CutChoice:
 
 
 def chosen_time(place: Place) -> TimeCut | PastCut:
-    """Return the time that is meant. Raises like `chosen`.
+    """Return the time for an argument. Raises like `chosen`.
 
     Raises:
-        InvalidArgumentError: the place is no time.
+        InvalidArgumentError: the place is not a time.
     """
     choice = chosen(place)
     if not isinstance(choice, TimeCut | PastCut):
-        raise InvalidArgumentError(f"{place!r} is no time: write 2026-01-31, 2026-01-31T18:00:00Z or 15m ago")
+        raise InvalidArgumentError(f"{place!r} is not a time: write 2026-01-31, 2026-01-31T18:00:00Z or 15m ago")
     return choice
 
 
 def check_stream(stream: str, place: CutChoice | None) -> None:
-    """Check that a cut is one of a stream; what else names a place may be of any.
+    """Check that a cut belongs to a stream; other places may belong to any stream.
 
     Raises:
-        CutInvalidError: it is one of another stream.
+        CutInvalidError: it belongs to another stream.
     """
     if isinstance(place, StreamCut) and place.stream != stream:
         raise CutInvalidError(f"a cut of {place.stream} cannot be used for {stream}")

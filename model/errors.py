@@ -1,16 +1,14 @@
 """The errors of the model, and the base class of all errors that users of Millrace catch.
 
-MillraceError                        the root; has `code` (number on the wire, or None) and `retriable`
-+-- RequestError                     a request that was refused, by the server or before it was sent; has `facts`
-|   +-- InvalidArgumentError         a request that can never succeed  (also a ValueError)
-|       +-- InvalidNameError         a name outside the rule of names
-|       +-- EventTooLargeError       an event or append above the limits
-|       +-- CutInvalidError          a cut that does not fit its stream
-|           +-- CutOrderError        a start that is after the end
-+-- MissingExtraError                what was asked for needs packages that are not installed  (also an ImportError)
-+-- BlockCorruptError                bytes in a stream that are no event block  (also a ValueError)
+MillraceError                        the root; has `code` (number on the wire, or None) and `retriable` +-- RequestError
+a request that was rejected, by the server or before it was sent; has `facts` |   +-- InvalidArgumentError         a
+request that can never succeed  (also a ValueError) |       +-- InvalidNameError         an invalid name |       +--
+EventTooLargeError       an event or append above the limits |       +-- CutInvalidError          a cut that does not
+fit its stream |           +-- CutOrderError        a start that is after the end +-- MissingExtraError                a
+feature whose packages are not installed  (also an ImportError) +-- BlockCorruptError                bytes in a stream
+that are not an event block  (also a ValueError)
 
-The other refusals of the server are in `millrace.client.errors`, with the whole tree.
+The other errors of the server are in `millrace.client.errors`, with the whole tree.
 """
 
 from dataclasses import dataclass
@@ -19,15 +17,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorFacts:
-    """What is known of a refusal.
+    """The facts of a rejection.
 
     Attributes:
-        retriable: what the server said; None where it said nothing, so that it is as the class says.
-        subject: name or id of what the request was about.
-        start_offset: first valid offset, or None where it does not apply.
+        retriable: according to the server; None if the server did not tell, so that the class decides.
+        subject: name or id of the request's subject.
+        start_offset: first valid offset, or None if not applicable.
         start_index: first valid event of the block at `start_offset`.
-        length: length of the segment, or None where it does not apply.
-        retry_after_s: 0 where the server has no opinion.
+        length: length of the segment, or None if not applicable.
+        retry_after_s: 0 if the server has no preference.
     """
 
     message: str
@@ -56,7 +54,7 @@ class MillraceError(Exception):
     retriable: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle and copy it with its attributes and its cause, which `BaseException` leaves out."""
+        """Return the parts for pickle and copy, with the attributes and the cause, which `BaseException` omits."""
         reduced: tuple[Any, ...] = super().__reduce__()  # type: ignore[assignment]  # a tuple for errors, never a text
         made_by, arguments = reduced[:2]
         cause = self.__cause__
@@ -126,7 +124,7 @@ class MissingExtraError(MillraceError, ImportError):
         self.extra = extra
 
     def __str__(self) -> str:
-        return f"{self.package} is not installed; install what is needed with: pip install '{self.extra}'"
+        return f"{self.package} is not installed; install it with: pip install '{self.extra}'"
 
 
 class BlockCorruptError(MillraceError, ValueError):

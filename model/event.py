@@ -7,7 +7,7 @@ from .shown import short
 
 
 class EventPosition(NamedTuple):
-    """Where an event is: the event of that index in the block at that offset of that segment."""
+    """The position of an event: segment, offset of its block, and index in the block."""
 
     segment_id: int
     offset: int
@@ -28,7 +28,7 @@ class _Items(NamedTuple):
 
 
 class Event(_Items):
-    """One event of a stream. A tuple, so that a million of them are made in a tenth of a second.
+    """One event of a stream. A tuple, so that a million can be created in a tenth of a second.
 
     Attributes:
         timestamp_us: Unix microseconds, given by the caller or the writer's clock; None if its block has none.
@@ -56,7 +56,7 @@ class Event(_Items):
 
     @property
     def headers(self) -> dict[str, bytes]:
-        """The headers by their names; empty if it has none."""
+        """The headers by name; empty if it has none."""
         return self.headers_or_none or {}
 
     @property
@@ -66,11 +66,11 @@ class Event(_Items):
 
     @property
     def position(self) -> EventPosition:
-        """Where the event is."""
+        """The position of the event."""
         return EventPosition(self.segment, self.offset, self.index)
 
     def __hash__(self) -> int:
-        # Without the headers, a dictionary; the None keeps it equal to that of a tuple which equals the event.
+        # Without the headers, a dictionary; None keeps the hash equal to that of an equal tuple.
         return hash((*self[:6], None))
 
     def _replace(self, **changes: Any) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]  # it names `headers`

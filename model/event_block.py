@@ -1,7 +1,7 @@
-"""Event blocks as they are read: checked once, then handed out as views.
+"""Event blocks for reading: checked once, then used as views.
 
-The layout is `millrace.model.block_layout`. Reading checks the header, the checksum and the offsets; bytes that do not
-fit are a `BlockCorruptError`, found before anything is allocated for them.
+The layout is `millrace.model.block_layout`. Decoding checks the header, the checksum and the offsets; invalid bytes
+raise `BlockCorruptError` before anything is allocated for them.
 """
 
 import sys
@@ -27,7 +27,7 @@ from .errors import BlockCorruptError
 from .event import Event
 from .limits import APPEND_SIZE_BYTES_MAX
 
-# Arrow buffers and numpy views take the columns as they are.
+# Arrow buffers and numpy views use the columns directly.
 assert sys.byteorder == "little", "event columns are little-endian"
 
 _CHECKSUM_OFFSET: Final = BLOCK_HEADER_SIZE_BYTES - 4
@@ -35,7 +35,7 @@ _FLAGS_KNOWN: Final = FLAG_COMPRESSED | FLAG_KEYS | FLAG_MISSING_KEYS | FLAG_TIM
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of the events of a block, as Arrow keeps a map: `offsets` says which entries an event has."""
+    """The headers of the events of a block, as an Arrow map: `offsets` delimits the entries of each event."""
 
     offsets: npt.NDArray[np.int32]
     name_offsets: npt.NDArray[np.int32]
@@ -50,9 +50,9 @@ class EventBlock(NamedTuple):
     Attributes:
         fields: of its header.
         value_offsets: int32, one more than there are events; `key_offsets` too.
-        key_validity: a bit per event, or None where every event has a key.
+        key_validity: a bit per event, or None if every event has a key.
         timestamps: int64, between those of the header; or None.
-        header_columns: None where no event has headers.
+        header_columns: None if no event has headers.
     """
 
     fields: BlockFields
@@ -65,13 +65,13 @@ class EventBlock(NamedTuple):
     header_columns: HeaderColumns | None
 
     def values(self) -> list[bytes]:
-        """Return the values as bytes of their own."""
+        """Return copies of the values."""
         data = bytes(self.value_data)  # slices of bytes are twice as fast as bytes of slices
         borders = self.value_offsets.tolist()
         return [data[start:end] for start, end in pairwise(borders)]
 
     def keys(self) -> list[str | None]:
-        """Return the key of each event, None where it has none.
+        """Return the key of each event, None if it has none.
 
         Raises:
             BlockCorruptError: a key that is not UTF-8.
@@ -106,7 +106,7 @@ class EventBlock(NamedTuple):
         ]
 
     def headers(self) -> list[dict[str, bytes] | None]:
-        """Return the headers of each event, None where it has none.
+        """Return the headers of each event, None if it has none.
 
         Raises:
             BlockCorruptError: a name that is not UTF-8.
@@ -159,14 +159,14 @@ class EventBlock(NamedTuple):
 
 
 def unpack_block(data: Buffer) -> EventBlock:
-    """Return the block that `data` is, from its first byte to its last.
+    """Decode a block from its first byte to its last.
 
     Raises:
-        BlockCorruptError: it is none; says what does not fit.
+        BlockCorruptError: it is not a valid block; says why.
     """
     view = memoryview(data)
     if len(view) < BLOCK_HEADER_SIZE_BYTES:
-        raise BlockCorruptError(f"{len(view)} bytes are no block")
+        raise BlockCorruptError(f"{len(view)} bytes are not a block")
     fields = fields_at(view)
     if fields.size != len(view):
         raise BlockCorruptError(f"a block of {fields.size} bytes in {len(view)}")
@@ -175,7 +175,7 @@ def unpack_block(data: Buffer) -> EventBlock:
         raise BlockCorruptError(f"block version {fields.version}; this client reads {BLOCK_VERSION}")
     actual = block_checksum(view)
     if actual != fields.checksum:
-        raise BlockCorruptError(f"block checksum is {actual:#010x}, its header says {fields.checksum:#010x}")
+        raise BlockCorruptError(f"block checksum is {actual:#010x}, but its header says {fields.checksum:#010x}")
     if flags & ~_FLAGS_KNOWN or fields.reserved:
         raise BlockCorruptError(f"unknown flags {flags:#x} or reserved byte {fields.reserved:#x}")
     if flags & FLAG_MISSING_KEYS and not flags & FLAG_KEYS:
@@ -192,12 +192,12 @@ def unpack_block(data: Buffer) -> EventBlock:
     if flags & FLAG_COMPRESSED:
         columns = memoryview(decompress(compression, columns, size_bytes=columns_size))
     elif len(columns) != columns_size:
-        raise BlockCorruptError(f"{len(columns)} bytes of columns, the header says {columns_size}")
+        raise BlockCorruptError(f"{len(columns)} bytes of columns, but the header says {columns_size}")
     return _block(columns, fields)
 
 
 def _block(columns: memoryview, fields: BlockFields) -> EventBlock:
-    """Cut the columns apart; their sizes were checked against the counts."""
+    """Split the columns; their sizes were checked against the counts."""
     flags, event_count, value_size, key_size = fields.flags, fields.event_count, fields.value_size, fields.key_size
     offsets_size = 4 * (event_count + 1)
     value_offsets = _checked_offsets(columns[:offsets_size], value_size)
@@ -231,10 +231,10 @@ def _block(columns: memoryview, fields: BlockFields) -> EventBlock:
 
 
 def _between_bounds(timestamps: npt.NDArray[np.int64], fields: BlockFields) -> npt.NDArray[np.int64]:
-    """Return timestamps within those of the header, which the server compared with the bounds of the stream.
+    """Clamp timestamps to those of the header, which the server compared with the bounds of the stream.
 
-    Only a faulty or malicious client writes others. They become the nearest bound: an error would stop every reader of
-    the stream at this block.
+    Only a faulty or malicious client writes others. Clamping avoids an error, which would stop every reader of the
+    stream at this block.
     """
     low, high = fields.timestamp_us_min, fields.timestamp_us_max
     # `reduce`, as `min` and `max` cost twice as much in a small block.
@@ -244,7 +244,7 @@ def _between_bounds(timestamps: npt.NDArray[np.int64], fields: BlockFields) -> n
 
 
 def _header_columns(columns: memoryview, event_count: int) -> HeaderColumns:
-    """Cut the last columns apart. Their sizes are in their offsets, so each is checked before it is read."""
+    """Split the last columns. Their sizes are in their offsets, so each is checked before it is read."""
     place = 0
 
     def taken(size: int) -> memoryview:
@@ -261,7 +261,7 @@ def _header_columns(columns: memoryview, event_count: int) -> HeaderColumns:
     value_offsets = _checked_offsets(taken(4 * (entry_count + 1)))
     value_data = taken(int(value_offsets[-1]))
     if place != len(columns):
-        raise BlockCorruptError(f"{len(columns)} bytes of headers, {place} are used")
+        raise BlockCorruptError(f"{len(columns)} bytes of headers, but {place} are used")
     return HeaderColumns(offsets, name_offsets, name_data, value_offsets, value_data)
 
 
@@ -276,7 +276,7 @@ def padded(size: int) -> int:
 
 
 def columns_size_of(flags: int, count: int, *, value_size: int, key_size: int) -> int:
-    """Return the bytes of all columns but the headers, padding included, as the counts demand."""
+    """Return the size of all columns but the headers, padding included, according to the counts."""
     offsets_size = padded(4 * (count + 1))
     size = offsets_size + padded(value_size)
     if flags & FLAG_KEYS:

@@ -8,7 +8,7 @@ from .event import Event
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """Return an event as JSON knows it."""
+    """Return an event as JSON values."""
     return {
         **value_json(event.value),
         "key": event.key,
@@ -21,7 +21,7 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def value_json(value: bytes) -> dict[str, str]:
-    """Return a value under the name `value`; one that is not UTF-8 is given in base 64, as `value_base64`."""
+    """Return a value as `value`; if it is not UTF-8, in base 64 as `value_base64`."""
     try:
         return {"value": value.decode()}
     except UnicodeDecodeError:
@@ -29,7 +29,7 @@ def value_json(value: bytes) -> dict[str, str]:
 
 
 def headers_json(headers: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return headers: the value of each is text, or an object with base 64 where it is not UTF-8."""
+    """Return headers: each value is text, or an object with base 64 if it is not UTF-8."""
     return {name: _header_json(header) for name, header in headers.items()}
 
 

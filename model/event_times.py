@@ -1,4 +1,4 @@
-"""Bounds of the times of events: how far from the clock of the server they may be, and what a time's unit may be."""
+"""Bounds on event times relative to the server's clock, and detection of wrong units."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -18,19 +18,19 @@ class OutsideTimes(StrEnum):
     """The treatment of events with a time outside of the bounds."""
 
     REFUSE = "refuse"
-    """The append fails, and nothing of it is stored."""
+    """The append fails, and none of its events is stored."""
     CLAMP = "clamp"
-    """They are stored with the time of the bound."""
+    """The events are stored with the time of the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimeBounds:
-    """How far the times of the events of a stream may be from the clock of the server when it takes them.
+    """Bounds on the event times of a stream, relative to the server's clock at the append.
 
     Attributes:
         future_s_max: after the clock; None: any time.
         past_s_max: before the clock; None: any time.
-        outside: what becomes of an event outside.
+        outside: how to handle an event outside.
     """
 
     future_s_max: float | None = None
@@ -43,7 +43,7 @@ class EventTimeBounds:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (is_number and 0 <= value <= _SECONDS_MAX):
                 raise InvalidArgumentError(
-                    f"{name} is a number of seconds from 0 to {_SECONDS_MAX:.0e}, not {value!r:.120}"
+                    f"{name} must be a number of seconds from 0 to {_SECONDS_MAX:.0e}, not {value!r:.120}"
                 )
         if self.future_s_max is None and self.past_s_max is None:
             raise InvalidArgumentError("bounds of event times need future_s_max, past_s_max, or both")
@@ -51,7 +51,7 @@ class EventTimeBounds:
             object.__setattr__(self, "outside", OutsideTimes(self.outside))
         except ValueError:
             known = ", ".join(OutsideTimes)
-            raise InvalidArgumentError(f"outside is one of {known}, not {self.outside!r:.120}") from None
+            raise InvalidArgumentError(f"outside must be one of {known}, not {self.outside!r:.120}") from None
 
     def limits_us(self, now_us: int) -> tuple[int, int]:
         """Return the earliest and the latest time, in Unix microseconds, that an event may have."""
@@ -78,9 +78,9 @@ class EventTimeBounds:
 
 
 def unit_hint(timestamp_us: int) -> str:
-    """Return a sentence if a time is likely in another unit than microseconds, else an empty text.
+    """Return a sentence if a time is probably in another unit than microseconds, else an empty text.
 
-    As microseconds it is far from the years 2000 to 2100, and within them in another unit.
+    As microseconds it is far from the years 2000 to 2100, but within them in another unit.
     """
     low, high = _LIKELY_US
     if low <= timestamp_us <= high:

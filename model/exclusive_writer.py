@@ -1,4 +1,4 @@
-"""The writer from which alone a stream takes events, for as long as the stream has one."""
+"""The exclusive writer of a stream: while a stream has one, it accepts events from no other writer."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What is optional: packages that are installed with an extra of the distribution."""
+"""Optional packages, installed with extras of the distribution."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ from typing import Final
 from .errors import MissingExtraError
 
 DISTRIBUTION: Final = "millrace-streams"
-"""What is installed; the import name is `millrace`."""
+"""Name of the distribution; the import name is `millrace`."""
 
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Say which extra is missing, where an import in the body fails for want of a package that is not ours.
+    """Raise MissingExtraError if an import in the body fails because a third-party package is missing.
 
     Raises:
         MissingExtraError: instead of the ModuleNotFoundError.

@@ -16,7 +16,7 @@ def size_text(size: float) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """Return a number of things per second, to three digits."""
+    """Format a rate per second, to three digits."""
     unit, suffix = _pick_unit(rate, _RATE_UNITS, base=1000)
     digits = 0 if rate >= 100 * unit else 1 if rate >= 10 * unit else 2
     return f"{rate / unit:.{digits}f}{suffix}/s"
@@ -38,7 +38,7 @@ def duration_text(duration_s: float) -> str:
 
 
 def time_text(unix_us: int | None) -> str:
-    """Return a moment, given in Unix microseconds, in UTC to the millisecond; what no calendar holds as a number."""
+    """Format Unix microseconds in UTC to the millisecond; times outside of the calendar as a number."""
     if unix_us is None:
         return ""
     try:
@@ -54,7 +54,7 @@ def count_text(count: int, noun: str, plural: str = "") -> str:
 
 
 def _pick_unit(value: float, names: Sequence[str], *, base: int) -> tuple[int, str]:
-    """Return the largest unit that is not above a value, and its name; the first for what is smaller."""
+    """Return the largest unit that is not above a value, and its name; the smallest for smaller values."""
     power = 0
     while power < len(names) - 1 and int(value) >= base ** (power + 1):
         power += 1

@@ -1,4 +1,4 @@
-"""Tables for notebooks, which show what has a `_repr_html_`. Every text is escaped: names are chosen by others."""
+"""HTML tables for notebooks, for `_repr_html_`. All text is escaped, because names are user input."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -9,13 +9,13 @@ from .quantities import UNIX_EPOCH
 
 
 def html_table(caption: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of texts, each cell the `str` of what is given."""
+    """Return a table; each cell is the `str` of a value."""
     lines = [f"<caption>{escape(caption)}</caption>", _row("th", header), *(_row("td", row) for row in rows)]
     return "\n".join(["<table>", *lines, "</table>"])
 
 
 def shown_time(unix_us: int) -> str:
-    """Return a time to the second, in UTC; the number where no calendar reaches."""
+    """Format a time to the second, in UTC; times outside of the calendar as a number."""
     try:
         return f"{UNIX_EPOCH + timedelta(microseconds=unix_us):%Y-%m-%d %H:%M:%SZ}"
     except OverflowError:

@@ -1,7 +1,7 @@
 """The key space: the place of a routing key, and ranges of places.
 
-A routing key is text; its place in [0, 1) is xxh3-64 of its UTF-8 bytes over 2^64, forever. Ranges are kept as integers
-out of 2^64, so that borders are exact.
+A routing key is text; its place in [0, 1) is xxh3-64 of its UTF-8 bytes over 2^64, forever. Ranges are stored as
+integers out of 2^64, so that borders are exact.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,10 @@ RANGES_KEPT_COUNT: Final = 4096
 def key_place(key: str) -> int:
     """Return the place of a routing key: an integer below 2^64.
 
-    >>> round(key_place("customer-3") / 2**64, 6)
-    0.034428
+    >>> round(key_place("customer-3") / 2**64, 6) 0.034428
 
     Raises:
-        InvalidNameError: the key is not text that UTF-8 can hold.
+        InvalidNameError: the key is not text that UTF-8 can encode.
     """
     try:
         return xxh3_64_intdigest(key.encode())
@@ -52,7 +51,7 @@ class KeyRange:
     def inclusive(low: int, last: int) -> "KeyRange":
         """Return the range from `low` to `last`, both included: the form in which 64 bits hold every range.
 
-        Those that were asked for last are kept: the parts of all transactions over a stream have the same few.
+        The most recent results are cached: the parts of all transactions over a stream have the same few.
         """
         return KeyRange(low, last + 1)
 
@@ -63,7 +62,7 @@ class KeyRange:
 
     @property
     def width(self) -> int:
-        """How many places the range has."""
+        """The number of places in the range."""
         return self.high - self.low
 
     @property

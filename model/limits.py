@@ -1,4 +1,4 @@
-"""Limits of names, keys, events and appends: what the model, and so both ends of the wire, refuse."""
+"""Limits of names, keys, events and appends, which both ends of the wire enforce."""
 
 from typing import Final
 

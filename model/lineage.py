@@ -1,13 +1,13 @@
-"""The segments of a stream over all its epochs: which precedes which, and what a cut means for each of them.
+"""The segments of a stream over all its epochs: their order, and the meaning of a cut for each of them.
 
 Scaling *replaces* segments by successors that cover the same keys, and begins a new epoch. Of two segments that share a
 key, one was replaced before the other was created: it *precedes* it, and all its events of that key are older. So
 
 - a cut goes through segments of which no two share a key and which together cover all keys. Every segment that precedes
-  one of them is before the cut as a whole, every segment that one of them precedes is after it. A set of segments
-  that would put some segment on both sides is no cut;
-- a reader continues with the successors once it has read *all* the segments that were replaced together to their
-  ends. Not before, even if the successor it wants has only one predecessor: so its place is a cut at any moment.
+  one of them is before the cut as a whole, every segment that one of them precedes is after it. A set of segments that
+  would put some segment on both sides is not a cut;
+- a reader continues with the successors once it has read *all* the segments that were replaced together to their ends.
+  Not before, even if the required successor has only one predecessor: so its place is a cut at any moment.
 """
 
 from bisect import bisect_right
@@ -27,9 +27,9 @@ class StreamPart:
     """A segment as a part of a stream.
 
     Attributes:
-        key_range: the part of the key space whose events it holds.
+        key_range: its part of the key space.
         epoch: in which it was created.
-        sealed_epoch: which replaced it by successors; 0 while none did.
+        sealed_epoch: in which it was replaced by successors; 0 if it was not.
     """
 
     segment_id: int
@@ -38,15 +38,15 @@ class StreamPart:
     sealed_epoch: int = 0
 
     def holds(self, key: str | None) -> bool:
-        """Return whether events of a key may be here; None stands for events of any."""
+        """Return whether the segment may have events of a key; None stands for events of any."""
         return key is None or key_place(key) in self.key_range
 
     def overlaps(self, other: "StreamPart") -> bool:
-        """Return whether there are keys of both."""
+        """Return whether the ranges share keys."""
         return self.key_range.overlaps(other.key_range)
 
     def precedes(self, other: "StreamPart") -> bool:
-        """Return whether there are keys whose events were written here before they were written to `other`."""
+        """Return whether this segment got events of some keys before `other` did."""
         return 0 < self.sealed_epoch <= other.epoch and self.overlaps(other)
 
 
@@ -69,7 +69,7 @@ class Epoch(ShortRepr):
 
 
 class History(list[Epoch]):
-    """The epochs of a stream, the first one first. A list, which notebooks show as a table."""
+    """The epochs of a stream, oldest first. A list, which notebooks show as a table."""
 
     def _repr_html_(self) -> str:
         rows = [
@@ -86,19 +86,19 @@ class History(list[Epoch]):
 
 
 PlaceT = TypeVar("PlaceT")
-"""How the caller says where in a segment: an offset, a position, a position with a count of events."""
+"""The caller's type of a place in a segment: an offset, a position, a position with a count of events."""
 PartT = TypeVar("PartT", bound=StreamPart)
 
 
 class Replacement(NamedTuple, Generic[PartT]):
-    """Segments that were replaced together, and what replaced them: the same keys on both sides, if none is deleted."""
+    """Segments that were replaced together, and their successors, with the same keys unless some are deleted."""
 
     predecessors: tuple[PartT, ...]
     successors: tuple[PartT, ...]
 
 
 class Lineage(Generic[PartT]):
-    """Which segments of a stream precede and succeed which."""
+    """The order of the segments of a stream: which precede and succeed which."""
 
     def __init__(self, parts: Iterable[PartT]) -> None:
         self.by_id = {part.segment_id: part for part in parts}
@@ -122,7 +122,7 @@ class Lineage(Generic[PartT]):
                 self._replacing.update((part.segment_id, replacement) for part in replacement.successors)
 
     def replacement(self, segment_id: int) -> Replacement[PartT] | None:
-        """Return how a segment was replaced, and together with which; None while it was not."""
+        """Return the replacement of a segment, with the segments replaced together; None if it was not replaced."""
         return self._replaced_by.get(segment_id)
 
     def predecessors(self, segment_id: int) -> list[PartT]:
@@ -136,11 +136,11 @@ class Lineage(Generic[PartT]):
         return sorted((part for part in self.by_id.values() if not self.predecessors(part.segment_id)), key=_low)
 
     def tail(self) -> list[PartT]:
-        """Return the segments that nothing has replaced, in the order of their keys."""
+        """Return the segments that were not replaced, in the order of their keys."""
         return sorted((part for part in self.by_id.values() if not part.sealed_epoch), key=_low)
 
     def check_cut(self, segment_ids: Iterable[int]) -> None:
-        """Raise if segments, all of them known, cannot be those of a cut.
+        """Raise unless segments, all of them known, can be those of a cut.
 
         Raises:
             CutInvalidError: they do not cover each key exactly once, or a segment would be on both sides of the cut.
@@ -167,7 +167,7 @@ class Lineage(Generic[PartT]):
     def progress(
         self, cut: Mapping[int, PlaceT], *, start: PlaceT, end_of: Callable[[PartT], PlaceT]
     ) -> dict[int, PlaceT]:
-        """Return how far each segment is before a cut: up to its end, its start, or its place in the cut."""
+        """Return the progress of each segment before a cut: its end, its start, or its place in the cut."""
         whole = self.before(cut)
         return {
             segment_id: cut[segment_id] if segment_id in cut else end_of(part) if segment_id in whole else start
@@ -175,13 +175,14 @@ class Lineage(Generic[PartT]):
         }
 
     def advance(self, reached: dict[int, PlaceT], at_end: Callable[[int], bool], *, start: PlaceT) -> set[int]:
-        """Take out segments that are read to their ends, and put in what replaced them; return what was taken out.
+        """Replace segments that are read to their ends by their successors; return the replaced ones.
 
-        Only where all that were replaced together are read. A successor that is itself at its end is passed as well.
+        Only if all segments that were replaced together are read. A successor that is itself at its end is passed as
+        well.
 
         Args:
             reached: changed in place; a cut before and after.
-            at_end: asked of segments in `reached`.
+            at_end: called for segments in `reached`.
         """
         passed: set[int] = set()
         waiting = list(reached)
@@ -202,14 +203,13 @@ class Lineage(Generic[PartT]):
     def retreat(
         self, reached: dict[int, PlaceT], at_start: Callable[[int], bool], *, end_of: Callable[[PartT], PlaceT]
     ) -> None:
-        """Take out segments of which nothing is read, and put in what they replaced: the reverse of `advance`.
+        """Replace unread segments by their predecessors: the reverse of `advance`.
 
-        Only where all that were created together are reached and nothing of them is read. What they replaced must be
-        known as a whole.
+        Only if all segments that were created together are reached and unread. All of their predecessors must be known.
 
         Args:
             reached: changed in place; a cut before and after.
-            at_start: asked of segments in `reached`.
+            at_start: called for segments in `reached`.
         """
         waiting = list(reached)
         while waiting:
@@ -228,12 +228,12 @@ class Lineage(Generic[PartT]):
     ) -> dict[int, PlaceT]:
         """Return the cut through the oldest segments of all cuts that are the same place.
 
-        Where a cut enters segments at their starts, the ends of those which they replaced are the same place: the
-        same events are before it. A truncation there keeps a cut through these ends valid, for it has lost nothing.
+        If a cut enters segments at their starts, the ends of their predecessors are the same place: the same events are
+        before it. A truncation there keeps a cut through these ends valid, because no later event is lost.
         """
         result = dict(cut)
         for predecessors, successors in reversed(self._replacements):
-            # Some of either may be deleted already: then they do not have the same keys.
+            # Some of either may be deleted already: then their keys differ.
             if all(result.get(part.segment_id) == start for part in successors) and _width(successors) == _width(
                 predecessors
             ):
@@ -247,7 +247,7 @@ class Lineage(Generic[PartT]):
 
 
 def parts_of_history(epochs: Iterable[Epoch]) -> list[StreamPart]:
-    """Return every segment that a stream ever had; `epochs` are all of them, the first one first."""
+    """Return every segment that a stream ever had; `epochs` must be complete, oldest first."""
     created: dict[int, tuple[KeyRange, int]] = {}
     sealed: dict[int, int] = {}
     for epoch in epochs:
@@ -260,7 +260,7 @@ def parts_of_history(epochs: Iterable[Epoch]) -> list[StreamPart]:
 
 
 class _Members(Generic[PartT]):
-    """The segments of a cut, found by their keys."""
+    """The segments of a cut, looked up by their keys."""
 
     def __init__(self, parts: list[PartT]) -> None:
         self._parts = sorted(parts, key=_low)

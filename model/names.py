@@ -2,10 +2,10 @@
 
 A name is `scope/name`. Each part has 1 to 100 characters, starts with a letter or digit, and continues with letters,
 digits, `.`, `_` and `-` (ASCII). So a name needs no escaping anywhere, never becomes a path that leaves its folder, and
-cannot collide with the names that only the server gives, which hold a `#`:
+cannot collide with names that only the server gives, which contain a `#`:
 
     scope/name#epoch.index    a segment of a stream
-    #kind/name                an internal segment: what the server keeps for itself
+    #kind/name                an internal segment of the server
 """
 
 import re
@@ -18,7 +18,7 @@ PART_LENGTH_MAX: Final = 100
 
 INTERNAL_MARK: Final = "#"
 AFTER_INTERNAL: Final = "$"
-"""Every internal name is before this, and every other one after it: they begin with a letter or digit."""
+"""Sorts after every internal name, and before every other one: these begin with a letter or digit."""
 assert INTERNAL_MARK < AFTER_INTERNAL < "0"
 
 _PART: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{PART_LENGTH_MAX - 1}}}")
@@ -29,15 +29,15 @@ def checked_name(name: str, *, kind: str) -> str:
     """Return `name` if it is a valid `scope/name`.
 
     Args:
-        kind: what is named, for the error.
+        kind: of the named thing, for the error.
 
     Raises:
-        InvalidNameError: naming the rule that was broken.
+        InvalidNameError: names the violated rule.
     """
     if not isinstance(name, str):
         raise _invalid(kind, repr(name), "is not text")
     if is_internal(name):
-        raise _invalid(kind, name, f"names that start with '{INTERNAL_MARK}' are those of internal segments")
+        raise _invalid(kind, name, f"names that start with '{INTERNAL_MARK}' are reserved for internal segments")
     parts = name.split("/")
     if len(parts) != 2:
         raise _invalid(kind, name, "is not of the form scope/name")
@@ -66,7 +66,7 @@ def internal_name(kind: str, name: str) -> str:
     """Return the name of an internal segment: `#kind/name`.
 
     Raises:
-        InvalidNameError: one of the two is no valid part of a name.
+        InvalidNameError: a part is invalid.
     """
     return INTERNAL_MARK + checked_name(f"{kind}/{name}", kind="internal segment")
 
@@ -81,7 +81,7 @@ def checked_writer_id(writer_id: str) -> str:
 
 
 def checked_holder(holder: str) -> str:
-    """Return `holder` if it can be that of a producer: 1 to `PRODUCER_PART_SIZE_BYTES_MAX` bytes of printable text.
+    """Return `holder` if it is 1 to `PRODUCER_PART_SIZE_BYTES_MAX` bytes of printable text.
 
     Raises:
         InvalidNameError: otherwise.
@@ -90,7 +90,7 @@ def checked_holder(holder: str) -> str:
 
 
 def checked_run(run: str) -> str:
-    """Return `run` if it can be that of a producer: 1 to `PRODUCER_PART_SIZE_BYTES_MAX` bytes of printable text.
+    """Return `run` if it is a valid run of a producer: 1 to `PRODUCER_PART_SIZE_BYTES_MAX` bytes of printable text.
 
     Raises:
         InvalidNameError: otherwise.
@@ -108,7 +108,7 @@ def checked_transaction_name(name: str) -> str:
 
 
 def _checked_text(text: str, *, kind: str, size_min: int = 1, size_max: int) -> str:
-    # Printable text holds no lone surrogate, so it can be encoded.
+    # Printable text has no lone surrogate, so it can be encoded.
     if not isinstance(text, str) or not text.isprintable():
         raise _invalid(kind, str(text), "must be printable text")
     if not size_min <= len(text.encode()) <= size_max:

@@ -1,18 +1,18 @@
-"""What a stream asks for: how it scales, what of it is kept, under which tags it is listed.
+"""The configuration of a stream: scaling, retention, and tags.
 
-The configuration of a stream is JSON, made by a client and kept by the server as it came:
+It is JSON, made by a client and stored by the server unchanged:
 
     {"scaling":   {"kind": "fixed" | "bytes" | "events",
                    "segment_count": N,        of a fixed number of segments
                    "target_per_s": N,         per segment; of "bytes" and "events"
-                   "factor": 2,               into how many parts a segment is split at most
+                   "factor": 2,               the most parts into which a segment is split
                    "min_segments": 1},        merging leaves at least this many
      "retention": {"kind": "size" | "time" | "consumption",
                    "min_bytes", "max_bytes", "min_age_s", "max_age_s": N or null} or null,
      "tags":      ["winter", ...]}
 
-Everything may be left out; an empty text is an empty object; unknown names are ignored. A wrong value is refused,
-by the client when the policy is made, by the server when the stream is created or updated.
+Everything may be left out; an empty text is an empty object; unknown names are ignored. A wrong value is rejected, by
+the client when the policy is made, by the server when the stream is created or updated.
 """
 
 import json
@@ -34,15 +34,15 @@ KindT = TypeVar("KindT", bound=StrEnum)
 
 
 class ScalingKind(StrEnum):
-    """What the target of scaling counts."""
+    """The unit of a scaling target."""
 
-    FIXED = "fixed"  # nothing: the segments change only on request, or when another number is given
+    FIXED = "fixed"  # none: the segments change only on request, or when another number is configured
     BYTES = "bytes"
     EVENTS = "events"
 
 
 class RetentionKind(StrEnum):
-    """What makes old events superfluous, within the bounds of the policy."""
+    """What allows old events to be deleted, within the bounds of the policy."""
 
     SIZE = "size"
     TIME = "time"
@@ -51,13 +51,13 @@ class RetentionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """How many segments a stream has, and when that changes. Made by `fixed`, `by_bytes_per_s` or `by_events_per_s`.
+    """The number of segments of a stream, and when it changes. Made by `fixed`, `by_bytes_per_s` or `by_events_per_s`.
 
     Attributes:
         kind: a `ScalingKind`, or its text.
         segment_count: the stream starts with this many segments; merging leaves at least as many.
-        target_per_s: bytes or events per second that one segment is meant to take; 0 where the number is fixed.
-        factor: a segment that takes more is split into 2 to this many.
+        target_per_s: target rate of one segment, in bytes or events per second; 0 if the number is fixed.
+        factor: a segment above its target is split into 2 to this many.
     """
 
     kind: str = ScalingKind.FIXED
@@ -88,17 +88,17 @@ class ScalingPolicy:
 
     @classmethod
     def fixed(cls, segment_count: int) -> "ScalingPolicy":
-        """Return the policy of a stream whose number of segments does not change by itself."""
+        """Return the policy of a stream that is scaled by hand only."""
         return cls(ScalingKind.FIXED, segment_count)
 
     @classmethod
     def by_bytes_per_s(cls, target: int, *, factor: int = 2, min_segments: int = 1) -> "ScalingPolicy":
-        """Return the policy that splits segments which take more bytes per second, and merges those that take less."""
+        """Return the policy that splits segments above a rate in bytes per second, and merges segments far below it."""
         return cls(ScalingKind.BYTES, min_segments, target, factor)
 
     @classmethod
     def by_events_per_s(cls, target: int, *, factor: int = 2, min_segments: int = 1) -> "ScalingPolicy":
-        """Return the policy that splits segments which take more events per second, and merges those that take few."""
+        """Return the policy that splits segments above a rate in events per second, and merges those far below."""
         return cls(ScalingKind.EVENTS, min_segments, target, factor)
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,15 +130,15 @@ class ScalingPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """What of a stream is dropped by itself. Made by `by_size`, `by_time` or `by_consumption`.
+    """Automatic deletion of events. Made by `by_size`, `by_time` or `by_consumption`.
 
-    What a minimum keeps is kept whatever else holds; None is no bound. By size and by time a single bound means just
-    that: what is above it may go.
+    A minimum takes precedence over all other bounds; None is no bound. By size and by time a single bound suffices:
+    events above it may be deleted.
 
     Attributes:
         kind: a `RetentionKind`, or its text.
-        min_bytes, min_age_s: at least so much, and all that is younger, is kept.
-        max_bytes, max_age_s: what is more, or older, goes, even if a cursor has not passed it.
+        min_bytes, min_age_s: at least this much, and all younger events, are kept.
+        max_bytes, max_age_s: events above or older are deleted, even if a cursor has not passed them.
     """
 
     kind: str
@@ -174,14 +174,14 @@ class RetentionPolicy:
 
     @classmethod
     def by_size(cls, *, max_bytes: int, min_bytes: int | None = None) -> "RetentionPolicy":
-        """Return the policy that keeps at most so many bytes, and never drops so many that fewer are left."""
+        """Return the policy that keeps at most `max_bytes`, and never deletes below `min_bytes`."""
         return cls(kind=RetentionKind.SIZE, min_bytes=min_bytes, max_bytes=max_bytes)
 
     @classmethod
     def by_time(
         cls, *, max_age_s: float, min_bytes: int | None = None, max_bytes: int | None = None
     ) -> "RetentionPolicy":
-        """Return the policy that drops what was written longer ago, inside bounds of size if there are some."""
+        """Return the policy that deletes older events, within optional bounds of size."""
         return cls(kind=RetentionKind.TIME, max_age_s=max_age_s, min_bytes=min_bytes, max_bytes=max_bytes)
 
     @classmethod
@@ -193,9 +193,9 @@ class RetentionPolicy:
         min_age_s: float | None = None,
         max_age_s: float | None = None,
     ) -> "RetentionPolicy":
-        """Return the policy that drops what every registered cursor has passed.
+        """Return the policy that deletes events that every registered cursor has passed.
 
-        What is above a maximum goes even if a cursor has not passed it; what is below a minimum stays.
+        Events above a maximum are deleted even if a cursor has not passed them; events below a minimum stay.
         """
         return cls(
             kind=RetentionKind.CONSUMPTION,
@@ -225,9 +225,9 @@ class StreamConfig(ShortRepr):
     """Configuration of a stream.
 
     Attributes:
-        retention: None: everything is kept until it is truncated.
+        retention: None: events are kept until they are truncated.
         event_times: None: events may have any time.
-        tags: by which streams are found in a listing; sorted, each once.
+        tags: for finding streams in a listing; sorted, without duplicates.
     """
 
     scaling: ScalingPolicy = field(default_factory=lambda: ScalingPolicy.fixed(1))
@@ -237,22 +237,22 @@ class StreamConfig(ShortRepr):
 
     def __post_init__(self) -> None:
         if not isinstance(self.scaling, ScalingPolicy):
-            raise InvalidArgumentError(f"scaling is a ScalingPolicy, not {self.scaling!r:.120}")
+            raise InvalidArgumentError(f"scaling must be a ScalingPolicy, not {self.scaling!r:.120}")
         if not isinstance(self.retention, RetentionPolicy | None):
-            raise InvalidArgumentError(f"retention is a RetentionPolicy or None, not {self.retention!r:.120}")
+            raise InvalidArgumentError(f"retention must be a RetentionPolicy or None, not {self.retention!r:.120}")
         if not isinstance(self.event_times, EventTimeBounds | None):
-            raise InvalidArgumentError(f"event_times is an EventTimeBounds or None, not {self.event_times!r:.120}")
+            raise InvalidArgumentError(f"event_times must be an EventTimeBounds or None, not {self.event_times!r:.120}")
         if not isinstance(self.tags, tuple | list) or len(self.tags) > TAGS_COUNT_MAX:
-            raise InvalidArgumentError(f"tags is a list of at most {TAGS_COUNT_MAX} texts")
+            raise InvalidArgumentError(f"tags must be a list of at most {TAGS_COUNT_MAX} texts")
         for tag in self.tags:
             if not isinstance(tag, str) or not tag.isprintable() or not 1 <= len(tag.encode()) <= TAG_SIZE_BYTES_MAX:
                 raise InvalidArgumentError(
-                    f"a tag is 1 to {TAG_SIZE_BYTES_MAX} bytes of printable text, not {tag!r:.120}"
+                    f"a tag must be 1 to {TAG_SIZE_BYTES_MAX} bytes of printable text, not {tag!r:.120}"
                 )
         object.__setattr__(self, "tags", tuple(sorted(set(self.tags))))
 
     def to_json(self) -> str:
-        """Return the text that is kept with the stream."""
+        """Return the JSON text that is stored with the stream."""
         content: dict[str, Any] = {
             "scaling": self.scaling.to_dict(),
             "retention": None if self.retention is None else self.retention.to_dict(),
@@ -266,10 +266,10 @@ class StreamConfig(ShortRepr):
     @staticmethod
     @lru_cache(maxsize=1024)
     def from_json(text: str) -> "StreamConfig":
-        """Return the configuration in a text.
+        """Parse a configuration.
 
         Raises:
-            InvalidArgumentError: it is no JSON object, or a value in it is wrong; the message names it.
+            InvalidArgumentError: it is not a JSON object, or a value in it is wrong; the message names it.
         """
         try:
             content = json.loads(text) if text else {}
@@ -289,7 +289,7 @@ def _object(value: Any, name: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidArgumentError(f"{name} is an object, not {value!r:.120}")
+        raise InvalidArgumentError(f"{name} must be an object, not {value!r:.120}")
     return value
 
 
@@ -297,24 +297,24 @@ def _kind(kinds: type[KindT], value: Any, name: str) -> KindT:
     try:
         return kinds(value)
     except ValueError:
-        raise InvalidArgumentError(f"{name} is one of {', '.join(kinds)}, not {value!r:.120}") from None
+        raise InvalidArgumentError(f"{name} must be one of {', '.join(kinds)}, not {value!r:.120}") from None
 
 
 def _number(value: Any, name: str) -> float | None:
-    """Return a number of 0 or more, None if it is left out."""
+    """Return a number of 0 or more, None if it is missing."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float(1 << 63):
-        raise InvalidArgumentError(f"{name} is a number of 0 or more, not {value!r:.120}")
+        raise InvalidArgumentError(f"{name} must be a number of 0 or more, not {value!r:.120}")
     return value
 
 
 def _whole(value: Any, name: str, *, low: int, high: int = (1 << 63) - 1) -> int | None:
-    """Return a whole number between two bounds, None if it is left out."""
+    """Return a whole number between two bounds, None if it is missing."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
-        raise InvalidArgumentError(f"{name} is a whole number, not {value!r:.120}")
+        raise InvalidArgumentError(f"{name} must be a whole number, not {value!r:.120}")
     if not low <= value <= high:
         raise InvalidArgumentError(f"{name}={value} must be between {low} and {high}")
     return int(value)

@@ -1,16 +1,16 @@
-"""What is known of a producer, and what that means for its transactions.
+"""Producers: their state, and its effect on their transactions.
 
-A *producer* is an identity, its writer id, under which transactions are committed with sequences: each sequence once,
-whoever sends it again, and however long ago it was committed. It is for callers whose sequence always means the same
-content, such as the batches of a query.
+A *producer* is an identity, its writer id, under which transactions are committed with sequences: each sequence at most
+once, whoever resends it, and however long ago it was committed. It is for callers whose sequence always stands for the
+same content, such as the batches of a query.
 
     writer id   the identity, forever
-    holder      who uses it: sequences mean something to one holder only. Another one is refused, until a reset
-    run         one life of the holder; a new one fences the one before, which may still be somewhere
+    holder      the program that uses it: sequences are those of one holder. Another one is rejected, until a reset
+    run         one life of the holder; a new run fences older ones, which may still be running
     sequence    ascending over all runs of a holder, gaps allowed
 
-A run takes over when it begins its first transaction, also if that turns out to be committed already. A reset gives the
-writer id to another holder, whose sequences start over; runs from before it stay fenced.
+A run takes over when it begins its first transaction, even if that turns out to be committed already. A reset assigns
+the writer id to another holder, whose sequences start over; earlier runs stay fenced.
 """
 
 from dataclasses import dataclass, field, replace
@@ -23,19 +23,19 @@ from .names import checked_holder, checked_run, checked_writer_id
 from .sequence_row import NO_SEQUENCE, SEQUENCE_MAX
 
 FENCED_RUNS_COUNT_MAX: Final = 64
-"""Of a producer: of older ones it is not known any more that they were replaced."""
+"""Replaced runs that are remembered for a producer; older ones are forgotten."""
 NO_HOLDER: Final = ""
-"""After a reset that names none: the next run of any holder takes over."""
+"""After a reset without a holder: the next run of any holder takes over."""
 NO_RUN: Final = ""
 
 
 class Producer(NamedTuple):
-    """As whom a transaction is committed.
+    """The producer of a transaction, with the sequence to commit.
 
     Attributes:
-        writer_id: the identity; of producers alone, a writer may have the same.
-        holder: who uses it, such as the id of a query.
-        run: which life of the holder this is, such as an id that is made when the query starts.
+        writer_id: the identity; separate from writers, which may use the same id.
+        holder: the program that uses it, such as the id of a query.
+        run: the life of the holder, such as an id that is made when the query starts.
         sequence: of the content of the transaction, from 0 on; such as the number of a batch.
     """
 
@@ -46,12 +46,12 @@ class Producer(NamedTuple):
 
 
 class ProducerVerdict(Enum):
-    """What becomes of a transaction of a producer."""
+    """The decision about a transaction of a producer."""
 
     FENCED = auto()
     """Another run has replaced its run."""
     HELD = auto()
-    """Another holder has the writer id."""
+    """Another holder uses the writer id."""
     STORED = auto()
     """Its sequence was committed, or a later one."""
     NEW = auto()
@@ -65,9 +65,9 @@ class ProducerRow:
     Attributes:
         number, writer_id: the same in each state.
         holder: empty if there is none.
-        run: that took over last; empty if none has since the reset.
-        last_sequence: the highest that the holder has committed; -1 if none.
-        fenced: the runs that were replaced, the newest at the end.
+        run: the newest run; empty if none has begun since the reset.
+        last_sequence: the highest sequence that the holder has committed; -1 if none.
+        fenced: the replaced runs, oldest first.
         described_sequence: the sequence of the last commit with a fingerprint; -1 if none. It is above the last
             sequence until the record of that commit follows.
         described: the fingerprint of the content of that sequence.
@@ -93,7 +93,7 @@ class ProducerRow:
         return self.last_sequence == NO_SEQUENCE and not self.fenced
 
     def at_begin(self, producer: Producer) -> ProducerVerdict:
-        """Return what becomes of a transaction that begins; a run that is STORED or NEW takes over, if it has not."""
+        """Return the decision about a transaction that begins; for STORED or NEW its run takes over."""
         if producer.run in self.fenced:
             return ProducerVerdict.FENCED
         if self.holder not in {NO_HOLDER, producer.holder}:
@@ -101,14 +101,14 @@ class ProducerRow:
         return ProducerVerdict.STORED if producer.sequence <= self.last_sequence else ProducerVerdict.NEW
 
     def at_commit(self, producer: Producer) -> ProducerVerdict:
-        """Return what becomes of a transaction whose run has taken over when it began."""
+        """Return the decision about the commit of a transaction whose run took over when it began."""
         verdict = self.at_begin(producer)
         # However many runs ago that was.
         is_replaced = producer.run != self.run and verdict is not ProducerVerdict.HELD
         return ProducerVerdict.FENCED if is_replaced else verdict
 
     def taken(self, holder: str, run: str) -> "ProducerRow":
-        """Return the row after a run took over; nothing changes if it has before."""
+        """Return the row after a run took over; unchanged if it had taken over before."""
         row = self if self.holder in {NO_HOLDER, holder} else self.reset(holder)
         if row.run == run:
             return row
@@ -123,7 +123,7 @@ class ProducerRow:
         return replace(self, last_sequence=max(self.last_sequence, sequence))
 
     def reset(self, holder: str) -> "ProducerRow":
-        """Return the row after the writer id was given to another holder, or to whoever comes next."""
+        """Return the row after the writer id was assigned to another holder, or to the next one that begins."""
         fenced = _with_run(self.fenced, self.run)
         return ProducerRow(number=self.number, writer_id=self.writer_id, holder=holder, fenced=fenced)
 
@@ -133,13 +133,13 @@ def checked_producer(producer: tuple[str, str, str, int]) -> Producer:
 
     Raises:
         InvalidNameError: the writer id, the holder or the run is not 1 to 255 bytes of printable text.
-        InvalidArgumentError: the sequence is none, or it is no producer.
+        InvalidArgumentError: the sequence is invalid, or the argument is not a producer.
     """
     if not isinstance(producer, tuple) or len(producer) != len(Producer._fields):
-        raise InvalidArgumentError(f"{producer!r} is no producer: give writer id, holder, run and sequence")
+        raise InvalidArgumentError(f"{producer!r} is not a producer: pass writer id, holder, run and sequence")
     writer_id, holder, run, sequence = producer
     if type(sequence) is not int or not 0 <= sequence <= SEQUENCE_MAX:
-        raise InvalidArgumentError(f"the sequence of a producer is 0 to {SEQUENCE_MAX}, not {sequence!r}")
+        raise InvalidArgumentError(f"the sequence of a producer must be 0 to {SEQUENCE_MAX}, not {sequence!r}")
     return Producer(checked_writer_id(writer_id), checked_holder(holder), checked_run(run), sequence)
 
 
@@ -150,11 +150,12 @@ def checked_fingerprint(fingerprint: str) -> str:
         InvalidArgumentError: it is not a text, or longer than 1,024 bytes.
     """
     if not isinstance(fingerprint, str):
-        raise InvalidArgumentError(f"a fingerprint is a text, not {fingerprint!r:.120}")
+        raise InvalidArgumentError(f"a fingerprint must be a text, not {fingerprint!r:.120}")
     size_bytes = len(fingerprint.encode())
     if size_bytes > FINGERPRINT_SIZE_BYTES_MAX:
         raise InvalidArgumentError(
-            f"a fingerprint has at most {FINGERPRINT_SIZE_BYTES_MAX} bytes, not {size_bytes}: commit a digest of it"
+            f"a fingerprint may have at most {FINGERPRINT_SIZE_BYTES_MAX} bytes, not {size_bytes}: commit a digest of"
+            f" it"
         )
     return fingerprint
 

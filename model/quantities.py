@@ -23,41 +23,41 @@ _DURATION_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that `4096`, `64k`, `10MiB` or `1.5 GiB` means; units are powers of 1024.
+    """Parse a size such as `4096`, `64k`, `10MiB` or `1.5 GiB`; units are powers of 1024.
 
     Raises:
-        InvalidArgumentError: it means none.
+        InvalidArgumentError: the text is not a size.
     """
     number, unit = _parts(text)
     factor = _SIZES.get(re.sub("(?<=[kmgtp])(ib|b)$", "", unit.lower()))
     if factor is None:
-        raise InvalidArgumentError(f"{text!r} is no size: write 4096, 64KiB, 10MiB or 1.5GiB")
-    return round(Fraction(number) * factor)  # exactly: a float has no odd sizes above 8 PiB
+        raise InvalidArgumentError(f"{text!r} is not a size: write 4096, 64KiB, 10MiB or 1.5GiB")
+    return round(Fraction(number) * factor)  # exactly: a float cannot represent odd sizes above 8 PiB
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds that `250ms`, `90s`, `15m`, `12h`, `7d` or `2w` means; without a unit it is seconds.
+    """Parse a duration such as `250ms`, `90s`, `15m`, `12h`, `7d` or `2w` into seconds, the default unit.
 
     Raises:
-        InvalidArgumentError: it means none.
+        InvalidArgumentError: the text is not a duration.
     """
     number, unit = _parts(text)
     factor = _DURATIONS_S.get(unit.lower() or "s")
     if factor is None:
-        raise InvalidArgumentError(f"{text!r} is no duration: write 90s, 15m, 12h, 7d or 2w")
+        raise InvalidArgumentError(f"{text!r} is not a duration: write 90s, 15m, 12h, 7d or 2w")
     return float(number) * factor
 
 
 def exact_size(size_bytes: int) -> str:
-    """Return a size with the largest unit of which it is a whole number: `64 MiB`; `parse_size` reads it back."""
+    """Format a size in the largest unit of which it is a whole number: `64 MiB`; `parse_size` parses it."""
     unit, factor = next((unit, factor) for unit, factor in _SIZE_UNITS if size_bytes % factor == 0)
     return f"{size_bytes // factor} {unit}" if size_bytes else "0 B"
 
 
 def exact_duration(duration_s: float) -> str:
-    """Return a duration with the largest unit of which it is a whole number, or in seconds: `30 d`, `90 s`, `0.25 s`.
+    """Format a duration in the largest unit of which it is a whole number, or in seconds: `30 d`, `90 s`, `0.25 s`.
 
-    `parse_duration` reads it back.
+    `parse_duration` parses it.
     """
     if not duration_s:
         return "0 s"
@@ -68,25 +68,25 @@ def exact_duration(duration_s: float) -> str:
 
 
 def parse_bounds(text: str, parse: Callable[[str], T]) -> tuple[T | None, T | None]:
-    """Return the two sides of `MIN:MAX`, None for one that is left out; without a colon it is the maximum.
+    """Parse the two sides of `MIN:MAX`, None for a missing one; without a colon it is the maximum.
 
     Raises:
-        InvalidArgumentError: a side is not what `parse` knows.
+        InvalidArgumentError: a side is invalid for `parse`.
     """
     least, most = (parse(side) if side.strip() else None for side in text.rpartition(":")[::2])
     return least, most
 
 
 def parse_moment(text: str) -> int:
-    """Return the Unix microseconds of an ISO 8601 date or time; without a zone it is one of UTC.
+    """Parse an ISO 8601 date or time into Unix microseconds; without a zone it is UTC.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the text is not a time.
     """
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgumentError(f"{text!r} is no time: write 2026-01-31T18:00:00Z") from None
+        raise InvalidArgumentError(f"{text!r} is not a time: write 2026-01-31T18:00:00Z") from None
     return unix_us_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
@@ -97,5 +97,5 @@ def unix_us_of(moment: datetime) -> int:
 
 def _parts(text: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(text.strip())
-    # A text that begins with no number has a unit that no table knows.
+    # Text without a leading number has a unit that no table has.
     return (match[1], match[2]) if match else ("0", "?")

@@ -1,4 +1,4 @@
-"""Which streams are meant: by their names, and by patterns in which `*` stands for any characters."""
+"""A selection of streams by name, and by patterns in which `*` stands for any characters."""
 
 import re
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ ANY: Final = "*"
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether a text is a pattern; no name of a stream holds a `*`."""
+    """Return whether a text is a pattern; names of streams cannot contain a `*`."""
     return ANY in text
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Streams by name, and all that match a pattern.
+    """Streams by name, and all streams that match a pattern.
 
     Attributes:
-        names: each once, in the order given.
+        names: in the order given, without duplicates.
         patterns: as given.
     """
 
@@ -33,20 +33,20 @@ class Selection:
         """Return the selection of some names and patterns.
 
         Raises:
-            InvalidNameError: a name is none.
-            InvalidArgumentError: there is none, or one is given twice.
+            InvalidNameError: a name is invalid.
+            InvalidArgumentError: the selection is empty, or has duplicates.
         """
         given = list(texts)
         if not given:
-            raise InvalidArgumentError("no stream is named")
+            raise InvalidArgumentError("no stream is given")
         if len(set(given)) < len(given):
-            raise InvalidArgumentError(f"a stream is named twice: {', '.join(given)[:200]}")
+            raise InvalidArgumentError(f"a stream is given twice: {', '.join(given)[:200]}")
         names = tuple(checked_stream_name(text) for text in given if not is_pattern(text))
         return cls(names, tuple(text for text in given if is_pattern(text)))
 
     @property
     def prefixes(self) -> list[str]:
-        """What the names that match a pattern start with, for each pattern."""
+        """The literal prefix of each pattern."""
         return [pattern.partition(ANY)[0] for pattern in self.patterns]
 
     def matches(self, name: str) -> bool:

@@ -1,17 +1,16 @@
-"""How far a writer is on a stream, by the sequences of its events: numbers that its caller gives them.
+"""The progress of a writer on a stream, by the sequences of its events: numbers that its caller assigns.
 
-Sequences are 0 to 2^63 - 1 and ascend over the whole stream; some may be left out. Blocks of different segments become
-durable in any order, so one number cannot say what is stored. A row says it with two things:
+Sequences are 0 to 2^63 - 1 and ascend over the whole stream, with gaps allowed. Blocks of different segments become
+durable in any order, so one number cannot describe the stored events. A row uses two things:
 
-    through     everything that the writer wrote up to this sequence is stored
-    marks       a step function over the key space: the highest sequence stored at each place, where that is above
-                `through`
+    through     all events of the writer up to this sequence are stored
+    marks       a step function over the key space: the highest sequence stored at each place, if above `through`
 
-Events of one place become durable in the order of their sequences, whatever segment holds the place. So an event is
+Events of one place become durable in the order of their sequences, whatever segment covers the place. So an event is
 stored if and only if its sequence is at or below the mark of its place, or `through`. Scaling a stream and truncating
-it change nothing of this.
+it do not change this.
 
-Both ends hold such rows. The server raises them when it stores blocks; a client that resumes compares its events with
+Both ends have such rows. The server raises them when it stores blocks; a client that resumes compares its events with
 one. `tests/model/test_sequence_row.py` compares the row with a plain list of places.
 """
 
@@ -29,7 +28,7 @@ SEQUENCE_MAX: Final = (1 << 63) - 1
 NO_SEQUENCE: Final = -1
 """Before the first sequence: nothing is stored."""
 SEQUENCES_PER_PLACE: Final = 1024
-"""So many consecutive sequences of events without a key have one place: a block of them goes to one segment."""
+"""Consecutive sequences of events without a key that share a place: a block of them goes to one segment."""
 
 _PIECE: Final = Struct("<Qq")
 _UNJOINED_COUNT_MAX: Final = 64
@@ -52,10 +51,10 @@ class SequenceRow:
 
     Args:
         through: everything up to it is stored.
-        pieces: where the marks are, as `pieces` returns them.
+        pieces: the marks, in the form that `pieces` returns.
 
     Raises:
-        ValueError: this is not a row.
+        ValueError: this is not a valid row.
     """
 
     __slots__ = ("_join_above", "_lows", "_marks", "through")
@@ -63,8 +62,8 @@ class SequenceRow:
     def __init__(self, through: int = NO_SEQUENCE, pieces: Iterable[tuple[int, int]] = ()) -> None:
         self.through = through
         # Piece i begins at place lows[i] and ends before lows[i + 1]. Its mark is the highest sequence stored there, or
-        # NO_SEQUENCE. To look at all pieces with each block would cost more than the block: marks that `through` has
-        # reached, and neighbours with equal marks, stay until somebody wants the pieces, or there are twice as many.
+        # NO_SEQUENCE. Scanning all pieces with each block would cost more than the block: marks that `through` has
+        # reached, and neighbours with equal marks, stay until the pieces are read, or there are twice as many.
         self._lows = [0]
         self._marks = [NO_SEQUENCE]
         given = list(pieces)
@@ -85,7 +84,7 @@ class SequenceRow:
         return f"SequenceRow(through={self.through}, pieces={self.pieces()})"
 
     def copy(self) -> "SequenceRow":
-        """Return a row that changes on its own."""
+        """Return an independent copy."""
         other = SequenceRow(self.through)
         other._lows, other._marks = self._lows.copy(), self._marks.copy()
         other._join_above = self._join_above
@@ -105,7 +104,7 @@ class SequenceRow:
 
     @property
     def piece_count(self) -> int:
-        """In how many pieces it is kept: at most twice as many as the last `join` left, or 64."""
+        """The number of pieces: at most twice as many as the last `join` left, or 64."""
         return len(self._lows)
 
     def stored_at(self, place: int) -> int:
@@ -117,9 +116,9 @@ class SequenceRow:
         return sequence <= self.stored_at(place)
 
     def lowest_in(self, keys: KeyRange) -> int:
-        """Return the lowest of what `stored_at` returns for the places of a range.
+        """Return the lowest of the results of `stored_at` for the places of a range.
 
-        The first sequence of a block that is to be stored there is above it.
+        The first sequence of a block to be stored there is above it.
         """
         first = bisect_right(self._lows, keys.low) - 1
         return max(self.through, min(self._marks[first : bisect_left(self._lows, keys.high)]))
@@ -146,20 +145,20 @@ class SequenceRow:
             self.join()
 
     def raise_through(self, stored_below: int) -> bool:
-        """Record that everything below `stored_below` is stored; return whether that is news."""
+        """Record that everything below `stored_below` is stored; return whether that changed the row."""
         if stored_below - 1 <= self.through:
             return False
         self.through = stored_below - 1
         return True
 
     def join(self) -> None:
-        """Keep the row in as few pieces as it has: at most 2 for each block above `through`, and 1."""
+        """Reduce the row to as few pieces as possible: at most 2 for each block above `through`, and 1."""
         through = self.through
         self._keep(0, len(self._lows), [mark if mark > through else NO_SEQUENCE for mark in self._marks])
         self._join_above = max(_UNJOINED_COUNT_MAX, 2 * len(self._lows))
 
     def _cut(self, place: int) -> int:
-        """Let a piece begin at a place; return its index."""
+        """Begin a piece at a place; return its index."""
         index = bisect_left(self._lows, place)
         if index == len(self._lows) or self._lows[index] != place:
             self._lows.insert(index, place)
@@ -167,7 +166,7 @@ class SequenceRow:
         return index
 
     def _keep(self, first: int, end: int, marks: list[int]) -> None:
-        """Give some pieces these marks, and join those among them that are equal to the one before."""
+        """Set the marks of some pieces, and join those that equal the previous one."""
         starts = [0, *(index for index in range(1, len(marks)) if marks[index] != marks[index - 1])]
         self._lows[first:end] = [self._lows[first + index] for index in starts]
         self._marks[first:end] = [marks[index] for index in starts]
@@ -175,9 +174,9 @@ class SequenceRow:
     # --- encoding ---
 
     def pieces(self) -> list[tuple[int, int]]:
-        """Return where each piece of the marks begins, and its mark, -1 for none; nothing if there is no mark.
+        """Return the start and the mark of each piece, -1 for none; an empty list if there is no mark.
 
-        Marks are above `through`, and those of neighbours differ.
+        Marks are above `through`, and neighbours differ.
         """
         self.join()
         return [] if self._marks == [NO_SEQUENCE] else list(zip(self._lows, self._marks, strict=True))
@@ -188,17 +187,17 @@ class SequenceRow:
 
     @classmethod
     def decode(cls, through: int, marks: bytes) -> "SequenceRow":
-        """Return the row of which `encode_marks` made these bytes.
+        """Decode the result of `encode_marks`.
 
         Raises:
-            ValueError: there is no such row.
+            ValueError: the bytes are invalid.
         """
         if len(marks) % _PIECE.size:
-            raise ValueError(f"marks of {len(marks)} bytes are no whole pieces of {_PIECE.size}")
+            raise ValueError(f"marks of {len(marks)} bytes are not whole pieces of {_PIECE.size}")
         return cls(through, _PIECE.iter_unpack(marks))
 
     def _check(self) -> None:
-        """Raise ValueError if this is not the one form of a row."""
+        """Raise ValueError unless this is the canonical form of a row."""
         lows, marks = self._lows, self._marks
         if not NO_SEQUENCE <= self.through <= SEQUENCE_MAX:
             raise ValueError(f"everything through sequence {self.through}: sequences are 0 to {SEQUENCE_MAX}")

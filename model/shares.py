@@ -1,12 +1,12 @@
-"""Sharing an amount among segments in proportion to what each holds."""
+"""Divides an amount among segments in proportion to their content."""
 
 from collections.abc import Mapping
 
 
 def shares_of(amount: int, held: Mapping[int, int]) -> dict[int, int]:
-    """Return the share of each: the amount in all, or all that they hold where that is less.
+    """Return the share of each; in total the amount, or everything if that is less.
 
-    What rounding left goes to those it took most from, the lower id first.
+    The remainder of rounding goes to the largest fractions, the lower id first.
     """
     total = sum(held.values())
     if total <= amount:

@@ -1,7 +1,7 @@
-"""How values and handles show themselves: a `repr` that stays short, and a `dir` of public names.
+"""Representations of values and handles: a short `repr`, and a `dir` of public names.
 
-A `repr` is read in logs, tracebacks and shells. It never holds a token, and never a whole value of a user, which may be
-megabytes; and it never raises, whatever the state of its object.
+A `repr` is read in logs, tracebacks and shells. It never contains a token, and never a whole value of a user, which may
+be megabytes; and it never raises, whatever the state of its object.
 """
 
 from abc import ABC, abstractmethod
@@ -10,13 +10,13 @@ from dataclasses import fields
 from typing import Any, ClassVar, Final, cast
 
 BYTES_MAX: Final = 40
-"""Of bytes, and characters of text, so many are shown."""
+"""Bytes, and characters of text, that are shown."""
 ITEMS_MAX: Final = 5
-"""Of a collection so many items are shown."""
+"""Items of a collection that are shown."""
 
 
 def short(value: object) -> str:
-    """Return the `repr` of a value, with so much left out that it is short; how much is said."""
+    """Return the `repr` of a value, shortened, with its length."""
     if isinstance(value, bytes | str) and len(value) > BYTES_MAX:
         return f"{value[:BYTES_MAX]!r}... ({len(value):,} {'bytes' if isinstance(value, bytes) else 'characters'})"
     if isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def _items(texts: Iterable[str], count: int) -> str:
 
 
 class PublicNames:
-    """What shows its public names in `dir`, and in the completion of shells."""
+    """A class that shows its public names in `dir`, and in shell completion."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class PublicNames:
 
 
 class ShortRepr(PublicNames):
-    """A dataclass, made with `repr=False`, whose fields may hold much."""
+    """A dataclass, made with `repr=False`, whose fields may be large."""
 
     __slots__ = ()
 
@@ -59,16 +59,16 @@ class ShortRepr(PublicNames):
 
 
 class Handle(PublicNames, ABC):
-    """What a user holds and uses: a client, a reader, a writer, a transaction."""
+    """An object that users hold: a client, a reader, a writer, a transaction."""
 
     __slots__ = ()
 
     @abstractmethod
     def _facts(self) -> Iterator[str]:
-        """Yield what it is of, where, and in which state."""
+        """Yield its subject, its place, and its state."""
 
     def __repr__(self) -> str:
-        """Return what it is of and in which state."""
+        """Return its subject and its state."""
         try:
             facts = list(self._facts())
         except AttributeError:

@@ -1,12 +1,12 @@
 """Slices: a part of a stream as one value, between two cuts, of all keys or of one; and its text.
 
     shop/orders@head..tail                                  stream @ start .. end
-    shop/orders@12:4096.0,13:8192.17..tail#customer-3       # key, to the end of the text, whatever it holds
+    shop/orders@12:4096.0,13:8192.17..tail#customer-3       # key, to the end of the text, with any characters
     shop/orders@2026-01-31T18:00:00Z..2026-02-01T00:00:00Z  times
     shop/orders@tail..                                      without an end
 
-Start and end are what `parse_choice` reads, of a cut its positions. In names of bookmarks and cursors the marks of a
-slice are written as in the path of a URL: `%23` for `#`, `%2E` for each of `..`, `%25` for `%`.
+Start and end are in the forms of `parse_choice`, cuts by their positions. In names of bookmarks and cursors the marks
+of a slice are escaped as in the path of a URL: `%23` for `#`, `%2E` for each of `..`, `%25` for `%`.
 """
 
 import re
@@ -22,7 +22,7 @@ from .shown import ShortRepr
 
 _POSITIONS: Final = re.compile(r"\d+:\d+\.", re.ASCII)
 _MARKS: Final = re.compile(r"[%#]|\.(?=\.|$)|(?<=\.)\.|^ | $")
-"""What cannot be in a name as it is: marks, two dots or one before them, and the spaces that are stripped."""
+"""Characters that must be escaped in a name: marks, two dots or a dot before them, and spaces that are stripped."""
 _FORM: Final = "shop/orders@head..tail or shop/orders@head..tail#customer-3"
 
 
@@ -31,8 +31,8 @@ class Slice(ShortRepr):
     """The events of a stream from a start to an end, of all keys or of one.
 
     Attributes:
-        end: None: as they come, without an end.
-        key: None for all events, also those without a key.
+        end: None: without an end, including new events.
+        key: None for all events, including those without a key.
     """
 
     stream: str
@@ -52,30 +52,30 @@ class Slice(ShortRepr):
 
     @classmethod
     def parse(cls, text: str) -> "Slice":
-        """Return the slice that `str` made this text of.
+        """Parse the text of a slice, as `str` makes it.
 
         Raises:
-            InvalidArgumentError: it made no such text.
+            InvalidArgumentError: the text is invalid.
         """
         place, mark, key = text.partition("#")
         stream, at, between = place.strip().partition("@")
         start, dots, end = between.partition("..")
         if not (at and dots and start):
-            raise InvalidArgumentError(f"{text[:100]!r} is no slice: write {_FORM}")
+            raise InvalidArgumentError(f"{text[:100]!r} is not a slice: write {_FORM}")
         try:
             return cls(stream, _choice(stream, start), _choice(stream, end) if end else None, key if mark else None)
         except InvalidNameError as error:
-            raise InvalidArgumentError(f"{text[:100]!r} is no slice: {error}") from None
+            raise InvalidArgumentError(f"{text[:100]!r} is not a slice: {error}") from None
 
     def __str__(self) -> str:
-        """Return what `parse` reads."""
+        """Return the text for `parse`."""
         end = "" if self.end is None else _text(self.end)
         key = "" if self.key is None else f"#{self.key}"
         return f"{self.stream}@{_text(self.start)}..{end}{key}"
 
 
 def is_slice(text: str) -> bool:
-    """Return whether a text is meant as a slice, and not as the name of a stream or a cut."""
+    """Return whether a text has the form of a slice, and not of a stream name or a cut."""
     return ".." in text.partition("#")[0].partition("@")[2]
 
 
@@ -91,10 +91,10 @@ def _text(choice: CutChoice) -> str:
 
 
 def slice_of(stream: str | Slice, *, start: Place = HEAD, end: Place | None = None, key: str | None = None) -> Slice:
-    """Return the slice that arguments name: a stream with its places and a key; or a slice by itself.
+    """Return the slice for arguments: a stream with its places and a key; or a slice by itself.
 
     Raises:
-        InvalidArgumentError: a slice and a start, an end or a key beside it, or a text that names no place.
+        InvalidArgumentError: a slice with a start, an end or a key beside it, or an invalid place.
     """
     if not isinstance(stream, Slice):
         return Slice(stream, start, end, key)

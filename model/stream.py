@@ -18,7 +18,7 @@ from .position import START, Mark, Position
 from .shown import ShortRepr
 
 FLOAT_ERROR: Final = 1 << 12
-"""How far a float near 1 may be from the border that it means, out of 2^64: two of its steps."""
+"""Tolerance for a float near 1 that stands for a border, out of 2^64: two of its steps."""
 
 Border = int | float | Fraction
 
@@ -29,7 +29,7 @@ class StreamSegment(StreamPart):
 
     Attributes:
         start_offset, start_index: its first event: the offset of a block, and the index of the event in it.
-        event_count: events appended since it was created, those truncated included.
+        event_count: events appended since it was created, including truncated ones.
     """
 
     start_offset: int = 0
@@ -40,7 +40,7 @@ class StreamSegment(StreamPart):
 
     @property
     def start(self) -> Position:
-        """The position of its first event that is left, or its end."""
+        """The position of its first remaining event, or its end."""
         return Position(self.start_offset, self.start_index)
 
     @property
@@ -50,12 +50,12 @@ class StreamSegment(StreamPart):
 
     @property
     def low(self) -> float:
-        """Where its part of the key space begins, out of 1."""
+        """Start of its part of the key space, out of 1."""
         return self.key_range.fractions[0]
 
     @property
     def high(self) -> float:
-        """Where its part of the key space ends, out of 1; the end belongs to the next one."""
+        """End of its part of the key space, out of 1; exclusive."""
         return self.key_range.fractions[1]
 
 
@@ -65,10 +65,10 @@ class StreamInfo(ShortRepr):
 
     Attributes:
         epoch: how often it was scaled.
-        segments: all that hold something still, those replaced by others too, in the order in which they were created.
-            What `scale_stream` and `update_stream` return has the open segments only.
-        replaced_from: segments that were replaced in earlier epochs are left out; 0 where `segments` has all.
-        exclusive_writer: from which alone the stream takes events; None while it takes them from all.
+        segments: all that still have content, including replaced ones, in the order of their creation. The results of
+            `scale_stream` and `update_stream` have the open segments only.
+        replaced_from: segments that were replaced in earlier epochs are left out; 0 if `segments` has all.
+        exclusive_writer: the exclusive writer of the stream; None if it has none.
     """
 
     name: str
@@ -103,15 +103,15 @@ class StreamInfo(ShortRepr):
 
     @property
     def open_segments(self) -> tuple[StreamSegment, ...]:
-        """The segments that nothing has replaced, in the order of their keys."""
+        """The segments that were not replaced, in the order of their keys."""
         return tuple(self.lineage().tail())
 
     def lineage(self) -> Lineage[StreamSegment]:
-        """Return who precedes whom."""
+        """Return the lineage of the segments."""
         return Lineage(self.segments)
 
     def head(self) -> StreamCut:
-        """Return where the stream started then.
+        """Return where the stream started.
 
         Raises:
             InvalidArgumentError: replaced segments are left out here.
@@ -120,11 +120,11 @@ class StreamInfo(ShortRepr):
         return StreamCut.of(self.name, {segment.segment_id: segment.start for segment in self.lineage().head()})
 
     def tail(self) -> StreamCut:
-        """Return where the stream ended then."""
+        """Return where the stream ended."""
         return StreamCut.of(self.name, {segment.segment_id: (segment.length, 0) for segment in self.lineage().tail()})
 
     def progress(self, cut: StreamCut) -> dict[int, Position]:
-        """Return how far each segment is before a cut: up to its end, its start, or its position in the cut.
+        """Return the progress of each segment before a cut: its end, its start, or its position in the cut.
 
         Raises:
             InvalidArgumentError: replaced segments are left out here.
@@ -133,13 +133,13 @@ class StreamInfo(ShortRepr):
         return self.lineage().progress(cut.places, start=START, end_of=lambda segment: segment.end.position)
 
     def check_order(self, start: StreamCut, end: StreamCut, *, key: str | None = None) -> None:
-        """Check that one resolved cut is in no segment after another.
+        """Check that one resolved cut is after another in no segment.
 
         Args:
-            key: whose events are meant: other segments may have any order.
+            key: the key to read: segments without it may have any order.
 
         Raises:
-            CutOrderError: it is; names both, and the segments.
+            CutOrderError: the cuts are reversed; names both, and the segments.
         """
         starts, ends = self.progress(start), self.progress(end)
         reversed_ids = [
@@ -169,10 +169,10 @@ class StreamInfo(ShortRepr):
 
 
 def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable[StreamPart]) -> list[KeyRange]:
-    """Return the exact ranges of keys that a caller means.
+    """Return the exact ranges of keys for a caller's ranges.
 
     A border is a number from 0 to 1, or an exact integer above 1 out of 2^64. A float so near to a border of one of
-    `segments` that both are printed the same is that border: 1/3 of the key space is no float.
+    `segments` that both print the same stands for that border: 1/3 of the key space is not a float.
 
     Raises:
         InvalidArgumentError: a range is empty, or is outside of the key space.
@@ -186,7 +186,7 @@ def scaled_ranges(ranges: Iterable[tuple[Border, Border]], *, segments: Iterable
         try:
             found.append(KeyRange(_border(low, known), _border(high, known)))
         except ValueError as error:
-            raise InvalidArgumentError(f"({low}, {high}) is no range of keys: {error}") from None
+            raise InvalidArgumentError(f"({low}, {high}) is not a range of keys: {error}") from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""Token files: one line of text, which is the token."""
+"""Token files: one line of text, the token."""
 
 
 def parse_token(content: bytes) -> str:

@@ -165,7 +165,7 @@ def test_what_is_missing_is_named_with_the_extra_that_has_it(environment: Enviro
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        f"{package} is not installed; install what is needed with: pip install 'millrace-streams[{extra}]'"
+        f"{package} is not installed; install it with: pip install 'millrace-streams[{extra}]'"
         for package, extra in MISSING.values()
     ]
 

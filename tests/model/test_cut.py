@@ -110,5 +110,5 @@ def test_what_is_no_place_is_refused() -> None:
     for wrong in (None, True, 1.5, b"head", timedelta(minutes=-15)):
         with pytest.raises(InvalidArgumentError):
             chosen(wrong)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(InvalidArgumentError, match="is no time: write"):
+    with pytest.raises(InvalidArgumentError, match="is not a time: write"):
         chosen_time("bookmark:today")

@@ -65,8 +65,8 @@ def test_one_bound_alone_means_just_that(
         ("[" * 100_000, "not JSON"),
         ("[]", "the configuration is an object"),
         ('{"scaling": 5}', "scaling is an object"),
-        ('{"scaling": {"kind": "fast"}}', "scaling.kind is one of fixed, bytes, events, not 'fast'"),
-        ('{"scaling": {"kind": []}}', "scaling.kind is one of"),
+        ('{"scaling": {"kind": "fast"}}', "scaling.kind must be one of fixed, bytes, events, not 'fast'"),
+        ('{"scaling": {"kind": []}}', "scaling.kind must be one of"),
         ('{"scaling": {"kind": "events"}}', "scaling.target_per_s must be above 0"),
         ('{"scaling": {"kind": "events", "target_per_s": -1}}', "scaling.target_per_s is a number"),
         ('{"scaling": {"kind": "events", "target_per_s": NaN}}', "scaling.target_per_s is a number"),
@@ -75,14 +75,14 @@ def test_one_bound_alone_means_just_that(
         ('{"scaling": {"kind": "events", "target_per_s": 5, "factor": true}}', "scaling.factor is a whole"),
         ('{"scaling": {"min_segments": 0}}', "scaling.min_segments=0"),
         ('{"scaling": {"min_segments": 4097}}', "scaling.min_segments=4097"),
-        ('{"scaling": {"min_segments": Infinity}}', "scaling.min_segments is a whole number"),
+        ('{"scaling": {"min_segments": Infinity}}', "scaling.min_segments must be a whole number"),
         ('{"retention": {"kind": "size"}}', "by size needs"),
         ('{"retention": {"kind": "time"}}', "by time needs"),
-        ('{"retention": {}}', "retention.kind is one of size, time, consumption"),
-        ('{"retention": {"kind": "size", "max_bytes": 1.5}}', "retention.max_bytes is a whole number"),
+        ('{"retention": {}}', "retention.kind must be one of size, time, consumption"),
+        ('{"retention": {"kind": "size", "max_bytes": 1.5}}', "retention.max_bytes must be a whole number"),
         ('{"retention": {"kind": "size", "max_bytes": 5, "min_bytes": 6}}', "max_bytes=5 is below min_bytes=6"),
         ('{"retention": {"kind": "time", "max_age_s": 5, "min_age_s": 6}}', "is below min_age_s"),
-        ('{"tags": "winter"}', "tags is a list"),
+        ('{"tags": "winter"}', "tags must be a list"),
         ('{"tags": ["a\\nb"]}', "a tag is"),
         ('{"tags": [""]}', "a tag is"),
     ],
@@ -191,9 +191,9 @@ def test_a_policy_shows_the_call_that_makes_it(text: str) -> None:
 
 
 def test_a_configuration_takes_policies_only() -> None:
-    with pytest.raises(InvalidArgumentError, match="scaling is a ScalingPolicy, not 'fixed'"):
+    with pytest.raises(InvalidArgumentError, match="scaling must be a ScalingPolicy, not 'fixed'"):
         StreamConfig(scaling="fixed")  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="retention is a RetentionPolicy or None, not 3"):
+    with pytest.raises(InvalidArgumentError, match="retention must be a RetentionPolicy or None, not 3"):
         StreamConfig(retention=3)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="1 to 4096 segments, not 'x'"):
         ScalingPolicy.fixed("x")  # type: ignore[arg-type]

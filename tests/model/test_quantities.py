@@ -22,7 +22,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @table("text", ["", "x", "-1", "1 lightyear", "1:2", "ib", "5ib"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no size"):
+    with pytest.raises(InvalidArgumentError, match="is not a size"):
         parse_size(text)
 
 
@@ -64,7 +64,7 @@ def test_quantities_are_shown_with_the_largest_unit_that_fits() -> None:
 
 @table("text", ["", "soon", "7 years", "-3s"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no duration"):
+    with pytest.raises(InvalidArgumentError, match="is not a duration"):
         parse_duration(text)
 
 

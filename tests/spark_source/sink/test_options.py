@@ -82,7 +82,7 @@ def test_options_that_spark_hands_to_every_sink_are_not_ours() -> None:
         ("createSegments", "5000", "at most 4096"),
         ("writerId", "a\nb", "printable"),
         ("writerId", "w" * (WRITER_ID_SIZE_BYTES_MAX + 1), f"at most {WRITER_ID_SIZE_BYTES_MAX} bytes"),
-        ("transactionLease", "soon", "is no duration"),
+        ("transactionLease", "soon", "is not a duration"),
         ("transactionLease", "0.5s", "at least 1 s"),
         ("outageTimeout", "0s", "above 0"),
         ("tls", "perhaps", "neither true nor false"),
