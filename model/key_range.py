@@ -21,7 +21,8 @@ RANGES_KEPT_COUNT: Final = 4096
 def key_place(key: str) -> int:
     """Return the place of a routing key: an integer below 2^64.
 
-    >>> round(key_place("customer-3") / 2**64, 6) 0.034428
+    >>> round(key_place("customer-3") / 2**64, 6)
+    0.034428
 
     Raises:
         InvalidNameError: the key is not text that UTF-8 can encode.

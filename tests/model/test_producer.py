@@ -86,7 +86,7 @@ def test_a_producer_is_four_values(producer: tuple[str, str, str, int]) -> None:
 
 @table("producer", ["whrs", ("w", "h", "r"), ["w", "h", "r", 1], None])
 def test_what_is_no_producer_is_refused(producer: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="no producer"):
+    with pytest.raises(InvalidArgumentError, match="not a producer"):
         checked_producer(producer)
 
 
@@ -120,7 +120,7 @@ def test_a_fingerprint_is_a_short_text(fingerprint: str) -> None:
     assert checked_fingerprint(fingerprint) == fingerprint
 
 
-@pytest.mark.parametrize(("fingerprint", "problem"), [(b"a", "is a text"), ("é" * 513, "at most 1024 bytes, not 1026")])
+@pytest.mark.parametrize(("fingerprint", "problem"), [(b"a", "must be a text"), ("é" * 513, "at most 1024 bytes, not 1026")])
 def test_another_fingerprint_is_refused(fingerprint: str, problem: str) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
         checked_fingerprint(fingerprint)
