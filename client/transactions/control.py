@@ -130,5 +130,5 @@ class Transactions:
 
 def _number_of(found: m.TransactionInfo) -> int:
     if found.state == StoredState.UNKNOWN:
-        raise TransactionUnknownError(f"{found.name}: there is no such transaction, or it was forgotten")
+        raise TransactionUnknownError(f"transaction {found.name} does not exist, or was forgotten")
     return found.number

@@ -26,7 +26,7 @@ _FIGURES: Final[Figures] = figures_of(
     truncated_bytes_total=MetricHelp("truncated_bytes_total", "Bytes that retention has deleted."),
     refusals_total=MetricHelp(
         "refusals_total",
-        "Decisions of policies that came too late, or could not be stored; they are made again later. If it keeps "
+        "Scaling and retention decisions that were outdated or not stored; they are retried later. If it keeps "
         "rising, read the log messages.",
     ),
 )

@@ -120,7 +120,9 @@ def test_a_fingerprint_is_a_short_text(fingerprint: str) -> None:
     assert checked_fingerprint(fingerprint) == fingerprint
 
 
-@pytest.mark.parametrize(("fingerprint", "problem"), [(b"a", "must be a text"), ("é" * 513, "at most 1024 bytes, not 1026")])
+@pytest.mark.parametrize(
+    ("fingerprint", "problem"), [(b"a", "must be a text"), ("é" * 513, "at most 1024 bytes, not 1026")]
+)
 def test_another_fingerprint_is_refused(fingerprint: str, problem: str) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
         checked_fingerprint(fingerprint)

@@ -57,7 +57,7 @@ async def test_a_volume_that_is_too_small_is_refused_with_settings_that_fit(tmp_
         await make_server(tmp_path, files).start()
 
     text = str(refused.value)
-    assert f"has room for {files.free_bytes(tmp_path) / MIB:.1f} MiB, and {NEEDED_BYTES / MIB:.1f} MiB are" in text
+    assert f"has space for {files.free_bytes(tmp_path) / MIB:.1f} MiB, but {NEEDED_BYTES / MIB:.1f} MiB are" in text
     assert "wal.run_size_bytes_max, 64 KiB" in text
     assert "wal.headroom_bytes, 8 KiB" in text
     values = advised(text)
@@ -203,8 +203,8 @@ async def test_a_full_log_refuses_before_any_ack_and_recovers_by_itself(tmp_path
         assert await peer.read_all(segment_id) == content
         await peer.ask(m.TruncateSegment(segment_id, 8 * KIB), m.SegmentInfo)
         await peer.ask(m.DeleteSegment(doomed), m.Done)
-        await until(lambda: "no room" in server.health())
-        with pytest.raises(NoSpaceError, match=r"no room for a.* log file.*; reads, truncates and deletes work"):
+        await until(lambda: "no space" in server.health())
+        with pytest.raises(NoSpaceError, match=r"no space for a.* log file.*; reads, truncates and deletes work"):
             server.opened.container.append(append_run(segment_id, 0, b"x"), Appender())
         files.capacity_bytes = 64 << 20
         async with asyncio.timeout(PATIENCE_S):

@@ -103,7 +103,7 @@ def test_request_ids_rise_over_appends_and_requests_alike(used: bytes) -> None:
     it = greeted()
     arrive(it, append(5, b"a") + append(6, b"b"))
 
-    with pytest.raises(ProtocolError, match="not above the one before, 6"):
+    with pytest.raises(ProtocolError, match="not above the previous one, 6"):
         arrive(it, used)
 
 
@@ -112,7 +112,7 @@ def test_frames_that_name_what_exists_are_exempt(exempt: m.Message) -> None:
     it = greeted()
     arrive(it, append(9, b"a") + encode(exempt, request_id=4))
 
-    with pytest.raises(ProtocolError, match="not above the one before, 9"):
+    with pytest.raises(ProtocolError, match="not above the previous one, 9"):
         arrive(it, append(9, b"b"))
 
 

@@ -11,7 +11,7 @@ FIGURES: Final[Figures] = figures_of(
     ),
     prepared=MetricHelp(
         "prepared",
-        "Transactions that are prepared: they never expire, and wait for somebody to commit or abort them.",
+        "Prepared transactions: they never expire, and wait for a commit or an abort.",
     ),
     open_parts=MetricHelp(
         "open_parts",
@@ -19,7 +19,7 @@ FIGURES: Final[Figures] = figures_of(
     ),
     oldest_age_s=MetricHelp(
         "oldest_age_seconds",
-        "Age of the oldest open transaction. If it is hours, a program has prepared it and never decided.",
+        "Age of the oldest open transaction. If it is hours, a program has prepared it and neither committed nor aborted it.",
     ),
     outcomes=MetricHelp("outcomes", "Ended transactions whose outcome the server still remembers."),
     producers=MetricHelp(
@@ -28,13 +28,13 @@ FIGURES: Final[Figures] = figures_of(
     ),
     committed_total=MetricHelp(
         "committed_total",
-        "Transactions that were committed. If it stays while some are open, nobody finishes them.",
+        "Committed transactions. If it stays constant while some are open, no program finishes them.",
     ),
     aborted_total=MetricHelp(
-        "aborted_total", "Transactions that their clients aborted. If it keeps rising, find out what fails in them."
+        "aborted_total", "Transactions that their clients aborted. If it keeps rising, find out why."
     ),
     expired_total=MetricHelp(
         "expired_total",
-        "Transactions aborted because their lease ran out. If it keeps rising, clients die in the middle.",
+        "Transactions aborted because their lease expired. If it keeps rising, clients crash during transactions.",
     ),
 )

@@ -8,11 +8,11 @@ FIGURES: Final[Figures] = figures_of(
     "writers",
     named_expired_total=MetricHelp(
         "named_expired_total",
-        "Writers with an id that were idle for too long. If one comes back, it cannot know what it has stored.",
+        "Writers with an id that expired because they were idle. If one returns, what it has stored is unknown.",
     ),
     unnamed_expired_total=MetricHelp("unnamed_expired_total", "Writers without an id that were idle for too long."),
     marks_forgotten_total=MetricHelp(
         "marks_forgotten_total",
-        "Expired writers with an id that the server has forgotten. If one comes back, it may store events twice.",
+        "Expired writers with an id that the server has forgotten. If one returns, it may store events twice.",
     ),
 )
