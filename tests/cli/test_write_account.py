@@ -43,8 +43,8 @@ def test_a_named_writer_is_given_everything_again() -> None:
     )
 
     assert resuming.text(account, "a/b") == (
-        "5 lines are stored in a/b, after line 4 of earlier runs; to resume, give the whole input again, and stored lines "
-        "are skipped: millrace write a/b --writer-id 'two words' < FILE"
+        "5 lines are stored in a/b, after line 4 of earlier runs; to resume, give the whole input again, and stored "
+        "lines are skipped: millrace write a/b --writer-id 'two words' < FILE"
     )
 
 

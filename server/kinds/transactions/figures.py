@@ -19,7 +19,7 @@ FIGURES: Final[Figures] = figures_of(
     ),
     oldest_age_s=MetricHelp(
         "oldest_age_seconds",
-        "Age of the oldest open transaction. If it is hours, a program has prepared it and neither committed nor aborted it.",
+        "Age of the oldest open transaction. If it is hours, a program has prepared it and never ended it.",
     ),
     outcomes=MetricHelp("outcomes", "Ended transactions whose outcome the server still remembers."),
     producers=MetricHelp(
