@@ -196,7 +196,7 @@ def test_a_lost_manifest_is_named_and_rebuilt(lost: Lost, run: Run, tmp_path: Pa
     ask(lost.bucket, "DELETE", manifest)
     (finding,) = run("verify", "--store", lost.bucket.url, "--json").json["findings"]
     assert finding["file"].endswith("c0000/manifest")
-    assert "is missing, and the container has a log" in finding["what"]
+    assert "is missing, but the container has a log" in finding["what"]
     with server(tmp_path / "second", settings=lost.settings) as running:
         assert values_of(running) == [b"%d" % number for number in range(10)]
     assert run("verify", "--store", lost.bucket.url, "--json").json["findings"] == []

@@ -112,7 +112,7 @@ async def test_an_end_inside_of_a_block_is_an_error(client: Client, name: str) -
     """Behaviour 27: exactly the events between two cuts; what has no answer has no events either."""
     segment_id, size = await three_blocks(client, name)
     for offset in (size + 8, 2 * size - 8):
-        with pytest.raises(CutInvalidError, match=f"{offset}, where reading is to end, is no border"):
+        with pytest.raises(CutInvalidError, match=f"the end {offset} is not a block border"):
             await values(client, name, start=HEAD, end=StreamCut.of(name, {segment_id: (offset, 0)}))
 
 

@@ -180,7 +180,7 @@ async def test_a_start_without_any_room_waits_for_it(one: Site, caplog: pytest.L
     end_s = one.clock.monotonic_s() + 5 * LEASE_S
     await pass_time(lambda: one.clock.monotonic_s() > end_s)
     assert not starting.done()
-    assert sum("the start waits for room" in each.getMessage() for each in caplog.records) == 1
+    assert sum("startup waits for space" in each.getMessage() for each in caplog.records) == 1
     store.quota_bytes = None
     await starting
     async with await Peer.connect(one.server.address) as peer:

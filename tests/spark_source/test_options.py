@@ -99,9 +99,9 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("stream", " ", "missing"),
         ("startCut", "yesterday", "is not a place in a stream: write head, tail"),
         ("startCut", "bookmark:", "lacks the name of the bookmark"),
-        ("startCut", "shop/orders@1:0.0;head", "no stream cut"),
+        ("startCut", "shop/orders@1:0.0;head", "not a stream cut"),
         ("startCut", "shop/orders@1:0.0;shop/orders@2:0.0", "two cuts of one stream"),
-        ("startCut", "shop/orders@", "no position"),
+        ("startCut", "shop/orders@", "not a position"),
         ("endCut", "shop/carts@1:0.0", "a cut of shop/carts"),
         ("maxBytesPerTrigger", "64 x", "is not a size"),
         ("maxBytesPerTrigger", "0", "must be above 0"),
@@ -169,7 +169,7 @@ def test_a_slice_stands_for_stream_cuts_and_key() -> None:
     for name in ("stream", "startCut", "endCut", "key"):
         with pytest.raises(OptionError, match="the option slice has it"):
             parse_options({"address": "127.0.0.1", "slice": "a/b@head..", name: "head"})
-    with pytest.raises(OptionError, match="no slice"):
+    with pytest.raises(OptionError, match="not a slice"):
         parse_options({"address": "127.0.0.1", "slice": "a/b"})
 
 

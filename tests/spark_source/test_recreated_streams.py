@@ -44,7 +44,7 @@ def test_a_query_reads_a_stream_that_was_created_again_from_its_head(
             last = reached
         assert values(rows) == fresh
         assert driver.end(last) == last
-    assert caplog.text.count(f"created again, read from its head stream={shop.stream}") == 2
+    assert caplog.text.count(f"stream was recreated, reading from its head stream={shop.stream}") == 2
 
 
 def test_a_named_stream_that_was_created_again_ends_a_query(
@@ -58,7 +58,7 @@ def test_a_named_stream_that_was_created_again_ends_a_query(
 
     with pytest.raises(CheckpointError, match=r'made again.* Set option "failOnDataLoss" to "false"'):
         driver.end(start)
-    assert "created again" not in caplog.text
+    assert "stream was recreated" not in caplog.text
 
 
 @needs_limits

@@ -155,7 +155,7 @@ async def test_an_end_inside_a_block_is_no_cut(pushed: int | None) -> None:
     case = Case([block(5)], end=(8, 0))
     await case.open()
     case.push(0, pushed or len(case.data))
-    with pytest.raises(CutInvalidError, match="no border of a block"):
+    with pytest.raises(CutInvalidError, match="not a block border"):
         case.stream.take()
 
 

@@ -122,7 +122,7 @@ async def test_a_server_that_refuses_for_now_is_asked_when_it_wants_to_be(caplog
     pair.asked_count = 0
     await pair.pass_s(30)
     assert pair.asked_count in (6, 7)
-    lines = [record.getMessage() for record in caplog.records if "beside the silent one" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "answers silent=" in record.getMessage()]
     assert len(lines) == 2, lines
     assert "no place is free" in lines[1]
     pair.refusal = None

@@ -360,7 +360,7 @@ async def test_so_many_are_answered_at_once_and_the_server_speaks_of_itself_mean
         await until(lambda: connected == REQUESTS_COUNT_MAX)
         async with await FeedPeer.ask(address, "/api/v1/streams") as peer:
             assert (peer.status, peer.headers["retry-after"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "5")
-            assert f"{REQUESTS_COUNT_MAX} requests are being answered" in await peer.error()
+            assert f"{REQUESTS_COUNT_MAX} requests are in progress" in await peer.error()
         async with await FeedPeer.ask(address, "/api/v1/server") as peer:
             assert json.loads(await peer.body())["problem"] == "it is stuck"
         for writer in waiting:

@@ -262,7 +262,7 @@ async def test_a_standby_whose_lease_is_ended_stops_waiting() -> None:
         (lease,) = [key for key in leases_in(store) if owner not in key]
         await store.delete([lease])
         await pass_time(starting.done, first.clock, second.clock)
-        with pytest.raises(OwnerFencedError, match="has ended its lease, or somebody has deleted it"):
+        with pytest.raises(OwnerFencedError, match="ended its lease, or somebody deleted it"):
             await starting
         assert second.container.state is FENCED
         assert [name for name, _ in second.failures] == ["ownership"]
