@@ -16,9 +16,9 @@ def problems(state: ContainerState) -> Iterator[str]:
     for producer in producers_of(state).values():
         row, number = producer.row, numbers.setdefault(producer.name, producer.number)
         if number != producer.number:
-            yield f"producers {number} and {producer.number} have one writer id, {producer.name}"
+            yield f"producers {number} and {producer.number} have the same writer id, {producer.name}"
         if row.run in row.fenced or len(row.fenced) > FENCED_RUNS_COUNT_MAX:
-            yield f"producer {producer.name} has fenced runs that it cannot have: {row.fenced}"
+            yield f"producer {producer.name} has impossible fenced runs: {row.fenced}"
         if len(row.described.encode()) > FINGERPRINT_SIZE_BYTES_MAX:
             yield f"producer {producer.name} has a fingerprint that is too long"
         if row.last_sequence != NO_SEQUENCE and row.run == NO_RUN:

@@ -10,6 +10,6 @@ def problems(state: ContainerState) -> Iterator[str]:
     for stream_id, writer in sorted(state.durable.exclusive_writers.items()):
         stream, known = state.streams.get(stream_id), state.writers.get(writer.number)
         if stream is None or stream.sealed:
-            yield f"{writer} is the exclusive writer of stream {stream_id}, which takes no events"
+            yield f"{writer} is the exclusive writer of stream {stream_id}, which accepts no events"
         elif known is None or known.row.expired_us or known.row.epoch < writer.epoch:
-            yield f"{stream.name} takes events from {writer} alone, which was never opened, or has expired"
+            yield f"{stream.name} accepts events only from {writer}, which was never opened, or has expired"
