@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TypeVar
 
+from millrace.server.container.leases import LeaseClock
 from millrace.server.container.running import OpenContainer
 from millrace.server.container.service import Collaborators
 from millrace.server.front.handlers import Handlers
@@ -38,6 +39,7 @@ class ContainerServices:
                 container,
                 opened.checkpoints,
                 Uptime(container, options.writers, boot=boot_id()),
+                LeaseClock(container.clock, is_open=lambda: not container.is_lapsed),
                 *(getattr(options, each.name) for each in fields(options)),
             ],
             {of: make for service in services for of, make in service.factories.items()},

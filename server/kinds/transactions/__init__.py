@@ -5,6 +5,7 @@ from typing import Final
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.kind import Kind
+from millrace.server.container.leases import LeaseClock
 from millrace.server.container.service import Collaborators, RunningService, Service
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.kinds.producers.commands import ProducerCommands
@@ -31,6 +32,7 @@ def _expiry(made: Collaborators) -> TransactionExpiryLoop:
         container=made.get(SegmentContainer),
         archive=made.get(CheckpointStore).archive(tables.TransactionArchive),
         unused_producers=made.get(UnusedProducers),
+        clock=made.get(LeaseClock),
         options=made.get(TransactionsOptions),
     )
 

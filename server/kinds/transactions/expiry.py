@@ -1,10 +1,7 @@
 """Aborts transactions whose leases have expired, and forgets outcomes and producers that committed nothing.
 
-A lease counts time in which the server could have heard from its client: while the event loop turned. A step longer
-than a second (the machine was suspended, the disk stood still) counts as a second. In an outage of the object store a
-server whose log is there hears nobody, and nothing counts. Only the length of a lease is durable: after a start each
-starts over. That a transaction expires is a decision like any other, checked on the admitted view; so a request that
-arrived before it wins.
+`Leases` returns the leases that have expired. That a transaction expires is a decision like any other, checked on the
+admitted view; so a request that arrived before it wins.
 
 A transaction that has neither a name nor parts is worth nothing to anybody but its client. Its lease is some minutes at
 most, so that a client which begins many of them and disappears takes the places of others for no longer.
@@ -12,15 +9,15 @@ most, so that a client which begins many of them and disappears takes the places
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from millrace.model.transaction import TransactionState
 from millrace.server.container.container import SegmentContainer
+from millrace.server.container.leases import LeaseClock, Leases
 from millrace.server.container.state.transaction import Transaction
 from millrace.server.errors import ServerError
-from millrace.server.host.clock import Clock
 from millrace.server.kinds.aborts import ENDED_COUNT_MAX, end_transactions
 from millrace.server.kinds.producers.row import producers_of
 from millrace.server.kinds.producers.unused import UnusedProducers
@@ -32,56 +29,17 @@ from .tables import TransactionArchive
 
 logger = logging.getLogger(__name__)
 
-STEP_S_MAX: Final = 1.0
 RETRY_S: Final = 5.0
 FORGET_INTERVAL_S: Final = 60.0
 FORGOTTEN_COUNT_MAX: Final = 1000
 """Outcomes in one record."""
 
 
-class LeaseClock:
-    """How long the event loop turned, by `tick`, which is called whenever leases are looked at."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last_s = clock.monotonic_s()
-        self.now_s = 0.0
-
-    def tick(self, *, counts: bool = True) -> float:
-        """Count what has passed since the last tick, and return the time now, in seconds.
-
-        Args:
-            counts: whether clients could have been heard since.
-        """
-        now_s = self._clock.monotonic_s()
-        if counts:
-            self.now_s += min(now_s - self._last_s, STEP_S_MAX)
-        self._last_s = now_s
-        return self.now_s
-
-
-class TransactionLeases:
-    """When each open transaction was named last, by the time of a `LeaseClock`."""
-
-    def __init__(self) -> None:
-        self._named_s: dict[int, float] = {}
-
-    def expired(self, transactions: Iterable[Transaction], *, now_s: float) -> list[Transaction]:
-        """Return those of all open transactions whose leases have run out; what was named since starts over."""
-        named_s: dict[int, float] = {}
-        expired = []
-        for transaction in transactions:
-            if transaction.admitted_state is not TransactionState.OPEN:
-                continue
-            since_s = self._named_s.get(transaction.number, now_s)
-            if transaction.is_renewed or transaction.holders_count:
-                transaction.is_renewed = False
-                since_s = now_s
-            elif now_s - since_s > _lease_s(transaction):
-                expired.append(transaction)
-            named_s[transaction.number] = since_s
-        self._named_s = named_s
-        return expired
+def leases_of(transactions: Iterable[Transaction]) -> Iterator[tuple[int, float, Transaction]]:
+    """Yield number and length of lease of each transaction that is open: no lease ends one that is prepared."""
+    for transaction in transactions:
+        if transaction.admitted_state is TransactionState.OPEN:
+            yield transaction.number, _lease_s(transaction), transaction
 
 
 def _lease_s(transaction: Transaction) -> float:
@@ -111,6 +69,7 @@ class TransactionExpiryLoop:
     Args:
         archive: the transactions of the checkpoint.
         unused_producers: are forgotten.
+        clock: of the leases of the container.
     """
 
     def __init__(
@@ -119,6 +78,7 @@ class TransactionExpiryLoop:
         container: SegmentContainer,
         archive: TransactionArchive,
         unused_producers: UnusedProducers,
+        clock: LeaseClock,
         options: TransactionsOptions,
     ) -> None:
         self._container = container
@@ -126,8 +86,8 @@ class TransactionExpiryLoop:
         self._archive = archive
         self._unused_producers = unused_producers
         self._options = options
-        self._clock = LeaseClock(container.clock)
-        self._leases = TransactionLeases()
+        self._clock = clock
+        self._leases: Leases[int] = Leases(clock)
 
     async def run(self) -> None:
         """Look at leases and outcomes until it is cancelled, which undoes nothing."""
@@ -145,9 +105,9 @@ class TransactionExpiryLoop:
                 await self._container.clock.sleep(RETRY_S)
 
     async def expire(self) -> None:
-        """Let those expire whose leases have run out."""
-        transactions = self._state.open_transactions.by_number.values()
-        expired = self._leases.expired(transactions, now_s=self._clock.tick(counts=not self._container.is_lapsed))
+        """Abort transactions whose leases have expired."""
+        by_number = self._state.open_transactions.by_number
+        expired = [by_number[number] for number in self._leases.expired(leases_of(by_number.values()))]
         decided = []
         for start in range(0, len(expired), ENDED_COUNT_MAX):
             page = expired[start : start + ENDED_COUNT_MAX]

@@ -3,10 +3,9 @@ import pytest
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.state.transaction import Transaction
-from millrace.server.kinds.transactions.expiry import LeaseClock, TransactionLeases
+from millrace.server.kinds.transactions.expiry import leases_of
 from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
-from tests.support.clock import ManualClock
 from tests.support.scenario import Scenario
 from tests.support.transactions import PeerTransaction, create_stream, outcome_of
 from tests.support.waiting import until
@@ -19,51 +18,11 @@ def transaction(number: int = 1, *, lease_ms: int = 3000, name: str = "") -> Tra
 def test_the_lease_of_an_empty_transaction_without_a_name_is_minutes_at_most() -> None:
     """Behaviour 104: clients that begin many and disappear lock nobody out for a day."""
     day_ms = 24 * 3600 * 1000
-    leases, empty, filled = TransactionLeases(), transaction(1, lease_ms=day_ms), transaction(2, lease_ms=day_ms)
+    empty, filled = [transaction(number, lease_ms=day_ms) for number in (1, 2)]
     named = transaction(3, lease_ms=day_ms, name="order-7")
     filled.admit_parts({7: TransactionPart(7, 0, 1, KeyRange.inclusive(0, 1))})
-    everybody = [empty, filled, named]
-    assert leases.expired(everybody, now_s=0.0) == []
-    assert leases.expired(everybody, now_s=EMPTY_LEASE_S_MAX) == []
-    assert leases.expired(everybody, now_s=EMPTY_LEASE_S_MAX + 1) == [empty]
-    assert leases.expired([filled, named], now_s=86_401.0) == [filled, named]
-
-
-def test_a_lease_counts_while_the_loop_turns() -> None:
-    """A suspended machine, or a disk that stands still, costs a second of the lease."""
-    clock = ManualClock()
-    leases = LeaseClock(clock)
-    clock.move(0.25)
-    assert leases.tick() == 0.25
-    clock.move(3600.0)
-    assert leases.tick() == 1.25
-    clock.jump_wall(3_600_000_000)
-    assert leases.tick() == 1.25
-    clock.move(60.0)
-    assert leases.tick(counts=False) == 1.25, "nobody could be heard"
-    clock.move(0.25)
-    assert leases.tick() == 1.5
-
-
-def test_a_lease_begins_with_the_first_look_and_with_every_name() -> None:
-    """Behaviour 30."""
-    leases, one = TransactionLeases(), transaction()
-    assert leases.expired([one], now_s=100.0) == []
-    assert leases.expired([one], now_s=103.0) == []
-    one.is_renewed = True
-    assert leases.expired([one], now_s=103.5) == []
-    assert leases.expired([one], now_s=106.5) == []
-    assert leases.expired([one], now_s=106.6) == [one]
-
-
-def test_a_request_that_waits_holds_the_lease() -> None:
-    leases, one = TransactionLeases(), transaction()
-    leases.expired([one], now_s=0.0)
-    one.holders_count = 1
-    assert leases.expired([one], now_s=10.0) == []
-    one.holders_count = 0
-    assert leases.expired([one], now_s=12.0) == []
-    assert leases.expired([one], now_s=13.1) == [one]
+    lengths_s = {number: length_s for number, length_s, _ in leases_of([empty, filled, named])}
+    assert lengths_s == {1: EMPTY_LEASE_S_MAX, 2: 86_400.0, 3: 86_400.0}
 
 
 @pytest.mark.asyncio
@@ -97,8 +56,7 @@ async def test_a_commit_that_waits_holds_the_lease(scenario: Scenario) -> None:
 
 
 def test_only_open_ones_expire() -> None:
-    leases, prepared, ended = TransactionLeases(), transaction(1), transaction(2)
-    leases.expired([prepared, ended], now_s=0.0)
+    opened, prepared, ended = [transaction(number) for number in (1, 2, 3)]
     prepared.admitted_state = TransactionState.PREPARED
     ended.admitted_state = TransactionState.COMMITTED
-    assert leases.expired([prepared, ended], now_s=100.0) == []
+    assert [number for number, _, _ in leases_of([opened, prepared, ended])] == [1]
