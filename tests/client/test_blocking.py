@@ -130,7 +130,7 @@ def test_a_place_before_an_event_in_hand(server: TestServer, name: str) -> None:
                     assert b"".join(each.value for each in again) == left
             fourth = next(reader)
             assert reader.position(before=fourth) != reader.position()
-            with pytest.raises(millrace.InvalidArgumentError, match="not of the block"):
+            with pytest.raises(millrace.InvalidArgumentError, match="not an event of the current block"):
                 reader.position(before=third)
 
 

@@ -205,7 +205,7 @@ async def test_bytes_on_their_way_when_a_writer_expired_are_of_unknown_outcome(c
     assert client._writes.live is not None
     client._writes.live.abort("as if the network had failed")
     await expire_now(server, file._number)
-    with pytest.raises(OutcomeUnknownError, match="not known to be stored"):
+    with pytest.raises(OutcomeUnknownError, match="the bytes that it had sent were acknowledged"):
         await file.close()
     async with client.byte_reader("a/b") as reader:
         assert await reader.read() == b"one"
@@ -228,7 +228,10 @@ async def test_what_is_known_of_a_writer(client: Client, server: Server, clock: 
         last_event_numbers={segment.segment_id: 2},
     )
     assert [info.outcome(segment.segment_id, each) for each in (1, 2, 3)] == ["stored", "stored", "not stored"]
-    for segment_id, event_number, text in ((segment.segment_id, 0, "start from 1"), (99, 1, "no segment 99")):
+    for segment_id, event_number, text in (
+        (segment.segment_id, 0, "must be at least 1"),
+        (99, 1, "segment 99 does not belong to a/b"),
+    ):
         with pytest.raises(InvalidArgumentError, match=text):
             info.outcome(segment_id, event_number)
 

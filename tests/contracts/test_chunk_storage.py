@@ -22,7 +22,7 @@ from tests.support.storage import MemoryStorage
 from tests.support.waiting import at_once
 
 SEED = 7
-SEEDS_COUNT = 20
+SEEDS_COUNT = 10
 NAME = "segments/07/chunk-1.chunk"
 
 

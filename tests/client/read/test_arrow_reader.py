@@ -166,7 +166,7 @@ def test_events_in_hand_come_first(shop: blocking.Client, name: str) -> None:
     write(shop, name, ORDERS)
     with shop.reader(name, end=millrace.TAIL) as reader:
         next(reader)
-        with pytest.raises(InvalidArgumentError, match="take them first"):
+        with pytest.raises(InvalidArgumentError, match="consume them first"):
             reader.to_arrow()
 
 

@@ -3,7 +3,7 @@ import decimal
 import json
 
 import pyarrow as pa
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
@@ -11,6 +11,7 @@ from millrace.client.values.json_decoder import JOINED_SIZE_BYTES
 from millrace.spark_source.values import JsonDecoder, ValueFormat, arrow_fields
 from millrace.spark_source.values.json_encoder import encode_json
 from tests.spark_source.values.rows import batches
+from tests.support.examples import examples
 from tests.support.tables import table
 
 
@@ -37,6 +38,7 @@ def decoded(schema: t.StructType, *values: bytes) -> tuple[list[dict[str, object
     return rows, events, malformed
 
 
+@settings(max_examples=examples(50))
 @given(batches(ValueFormat.JSON))
 def test_what_was_encoded_is_decoded_as_the_same_rows(given_rows: tuple[t.StructType, pa.RecordBatch]) -> None:
     """Behaviour 54: a schema read back equals what was written, for all types, nulls and nested ones included."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from millrace.server.app import Server
 from millrace.server.offline.container import (
     join_ranges,
+    log_files,
     logged_ranges,
     missing_ranges,
     opened_container,
@@ -51,7 +52,7 @@ def test_a_killed_container_is_found_in_its_log_alone(killed_folder: Path) -> No
         assert segment is not None
         assert segment.length == 3000
         assert logged_ranges(segment) == [(0, 3000)]
-        assert sum(done) == sum(path.stat().st_size for path in found.log_folder.glob("wal-*"))
+        assert sum(done) == sum(path.stat().st_size for path in log_files(found.folder))
 
 
 def test_surveying_changes_no_file(killed_folder: Path) -> None:
