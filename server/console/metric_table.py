@@ -49,8 +49,8 @@ _OF_PARTS: Final[Figures] = {
         ),
         damaged_entities=MetricHelp(
             "damaged_entities",
-            "Segments, streams, writers, transactions and producers that the log contradicts; requests that change "
-            "them are rejected. Alert on any: `millrace verify` names them, `millrace repair` offers a way out.",
+            "Entities, such as segments and streams, that the log contradicts; requests that change them are rejected. "
+            "Alert on any: `millrace verify` names them, `millrace repair` offers a way out.",
         ),
         request_bytes=MetricHelp(
             "request_bytes", "Memory that requests use. At MILLRACE_FRONT_REQUEST_BYTES_MAX, large requests wait."
