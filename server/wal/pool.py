@@ -92,6 +92,11 @@ class FilePool:
         return len(self._ready)
 
     @property
+    def file_count(self) -> int:
+        """How many files there are, of any use."""
+        return self._file_count
+
+    @property
     def full_count(self) -> int:
         """Number of full files that are still needed."""
         return len(self._full)

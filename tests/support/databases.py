@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ class FaultyDatabases(OsFileSystem):
         self.spare_pages_count: int | None = None
         # Called with the path before a database is opened to be read only.
         self.on_reading: Callable[[Path], None] = lambda path: None
-        self._full: list[sqlite3.Connection] = []
+        self._databases: list[sqlite3.Connection] = []
 
     def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
         if mode == "ro":
@@ -29,15 +29,38 @@ class FaultyDatabases(OsFileSystem):
         if self.spare_pages_count is not None:
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
             connection.execute(f"PRAGMA max_page_count={max(1, pages + self.spare_pages_count)}")
-            self._full.append(connection)
+        self._databases.append(connection)
         return connection
 
     def make_room(self) -> None:
         """Remove the bound, also of the databases that are open."""
         self.spare_pages_count = None
-        for connection in self._full:
+        self.execute("PRAGMA max_page_count=100000")
+
+    def fill(self) -> None:
+        """Let no database that is open grow."""
+        self.execute("PRAGMA max_page_count=1")
+
+    def execute(self, statement: str) -> None:
+        """Execute a statement on each database that is open."""
+        for connection in self._opened():
+            connection.execute(statement)
+
+    def trace(self, note: Callable[[str], object] | None) -> None:
+        """Report from now on each statement of the databases that are open."""
+        for connection in self._opened():
+            connection.set_trace_callback(note)
+
+    @property
+    def changes_count(self) -> int:
+        """How many rows were changed in the databases that are open."""
+        return sum(connection.total_changes for connection in self._opened())
+
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        for connection in self._databases:
             with contextlib.suppress(sqlite3.ProgrammingError):  # it is closed
-                connection.execute("PRAGMA max_page_count=100000")
+                connection.total_changes  # noqa: B018
+                yield connection
 
 
 class ImageDatabase(sqlite3.Connection):

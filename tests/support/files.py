@@ -12,8 +12,10 @@ import random
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakSet
 
 from millrace.server.errors import FolderLockedError, NoSpaceError
 from millrace.server.host.database import DatabaseMode
@@ -91,6 +93,7 @@ class MemoryFileSystem:
         self._generation = 0
         self._folders: dict[Path, _Folder] = {Path("/"): _Folder()}
         self._locked: set[Path] = set()
+        self._databases: WeakSet[ImageDatabase] = WeakSet()
         self._failing_syncs = 0
         self._failing_writes = 0
         self._next_lost: str | None = None
@@ -105,7 +108,15 @@ class MemoryFileSystem:
     # The seam
 
     def database(self, path: Path, *, mode: DatabaseMode = "rw") -> sqlite3.Connection:
-        return ImageDatabase.of(self, path, mode=mode)
+        database = ImageDatabase.of(self, path, mode=mode)
+        self._databases.add(database)
+        return database
+
+    def trace(self, note: Callable[[str], object]) -> None:
+        """Report from now on each statement of the databases that are open, in the thread that executes it."""
+        for database in list(self._databases):
+            with suppress(sqlite3.ProgrammingError):  # it is closed
+                database.set_trace_callback(note)
 
     def open(
         self, path: Path, *, create: bool = False, exclusive: bool = False, read_only: bool = False

@@ -1,5 +1,5 @@
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -47,9 +47,14 @@ def first_file(pool: FilePool) -> LogFile:
 
 
 def until(pool: FilePool, *, ready: int) -> None:
-    """Wait until so many spares are ready, woken by the pool itself."""
+    """Wait until so many spares are ready."""
+    wait_for(pool, lambda: pool.ready_count == ready)
+
+
+def wait_for(pool: FilePool, condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, woken by the pool itself."""
     with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.ready_count == ready, timeout=PATIENCE_S)
+        assert pool._changed.wait_for(condition, timeout=PATIENCE_S)
 
 
 def header_of(files: MemoryFileSystem, file: LogFile) -> FileHeader | None:
@@ -130,11 +135,10 @@ def test_more_recycled_files_than_are_kept_are_removed(files: MemoryFileSystem, 
         file.last_sequence = sequence
         pool.put_full(file)
     until(pool, ready=1)
-    assert pool._file_count == 4
+    assert pool.file_count == 4
 
     pool.recycle(3)
-    with pool._changed:
-        assert pool._changed.wait_for(lambda: pool._file_count == 1, timeout=PATIENCE_S)
+    wait_for(pool, lambda: pool.file_count == 1)
 
     assert len(files.list_directory(FOLDER)) == 1
 
@@ -157,11 +161,10 @@ def test_a_file_whose_sync_fails_is_abandoned_and_another_tried(
     else:
         pool.start()
         until(pool, ready=1)
-    with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.full_count == 0 and pool.problem is None, timeout=PATIENCE_S)
-        assert pool._changed.wait_for(lambda: pool._file_count == pool.ready_count, timeout=PATIENCE_S)
+    wait_for(pool, lambda: pool.full_count == 0 and pool.problem is None)
+    wait_for(pool, lambda: pool.file_count == pool.ready_count)
 
-    assert len(files.list_directory(FOLDER)) == pool._file_count == 1
+    assert len(files.list_directory(FOLDER)) == pool.file_count == 1
     assert pool.take().number == 2
 
 
@@ -172,8 +175,7 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
     with pytest.raises(NoSpaceError):
         first_file(pool)
     pool.start()
-    with pool._changed:
-        assert pool._changed.wait_for(lambda: "no space" in (pool.problem or ""), timeout=PATIENCE_S)
+    wait_for(pool, lambda: "no space" in (pool.problem or ""))
     assert pool.unused_files(0) == 0
     assert files.list_directory(FOLDER) == []
 
@@ -183,8 +185,7 @@ def test_a_full_disk_is_asked_again_until_it_has_room(files: MemoryFileSystem, p
     assert pool.unused_files(0) == 1
     assert pool.problem == "the disk has no space for another log file"
     files.capacity_bytes = 3 * SMALL.file_size_bytes
-    with pool._changed:
-        assert pool._changed.wait_for(lambda: pool.unused_files(0) == 3, timeout=PATIENCE_S)
+    wait_for(pool, lambda: pool.unused_files(0) == 3)
 
 
 def test_on_a_shared_volume_files_beyond_two_leave_as_much_for_tier_2(
@@ -206,8 +207,7 @@ def test_on_a_shared_volume_files_beyond_two_leave_as_much_for_tier_2(
     files.capacity_bytes = 4 * size
 
     pool.recycle(3)
-    with pool._changed:
-        assert pool._changed.wait_for(lambda: pool._file_count == 3, timeout=PATIENCE_S)
+    wait_for(pool, lambda: pool.file_count == 3)
 
     assert files.free_bytes(FOLDER) == size
     assert pool.fullness == 0.0

@@ -7,6 +7,7 @@ import pytest
 
 from millrace.server.container.checkpoint.store import CheckpointStore
 from tests.server.container.checkpoint.stores import RICH, exported, opened, save_all
+from tests.support.databases import FaultyDatabases
 
 
 @pytest.fixture
@@ -15,8 +16,14 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[CheckpointStore]:
-    with opened(path) as store:
+def files() -> FaultyDatabases:
+    """Where the store is: its newest database is the one that it saves into."""
+    return FaultyDatabases()
+
+
+@pytest.fixture
+def store(path: Path, files: FaultyDatabases) -> Iterator[CheckpointStore]:
+    with opened(path, files) as store:
         yield store
 
 

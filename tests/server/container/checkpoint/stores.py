@@ -10,7 +10,7 @@ from millrace.server.container.checkpoint.rows import take_rows
 from millrace.server.container.checkpoint.store import CheckpointStore
 from millrace.server.container.recovery import state_of
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.host.files import OsFileSystem
+from millrace.server.host.files import FileSystem, OsFileSystem
 from millrace.server.kinds.registry import KINDS
 from tests.server.container.histories import History, durable_view, history
 
@@ -74,8 +74,8 @@ def restore(store: CheckpointStore, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[CheckpointStore]:
-    store = CheckpointStore(OsFileSystem(), path, KINDS, progress_steps_count=100)
+def opened(path: Path, files: FileSystem | None = None) -> Iterator[CheckpointStore]:
+    store = CheckpointStore(files or OsFileSystem(), path, KINDS, progress_steps_count=100)
     try:
         yield store
     finally:

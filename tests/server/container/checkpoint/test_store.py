@@ -40,6 +40,7 @@ from tests.server.container.checkpoint.stores import (
 )
 from tests.server.container.histories import STEPS, History, durable_view, history
 from tests.server.container.states import new_state
+from tests.support.databases import FaultyDatabases
 from tests.support.examples import examples
 from tests.support.files import MemoryFileSystem, SteppedFileSystem
 
@@ -164,9 +165,10 @@ def test_what_is_discarded_is_deleted_with_its_journals(store: CheckpointStore, 
     store.discard()
 
 
-def test_somebody_who_holds_the_file_is_no_damage(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
-    assert store._connection is not None
-    store._connection.execute("PRAGMA busy_timeout=0")
+def test_somebody_who_holds_the_file_is_no_damage(
+    store: CheckpointStore, files: FaultyDatabases, path: Path, rich_copy: bytes
+) -> None:
+    files.execute("PRAGMA busy_timeout=0")
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StorageError, match="locked") as caught:
@@ -180,7 +182,7 @@ def test_somebody_who_holds_the_file_is_no_damage(store: CheckpointStore, path: 
 
 @pytest.mark.slow
 def test_a_kill_at_any_statement_leaves_the_old_checkpoint_or_the_new_one(
-    store: CheckpointStore, path: Path, tmp_path: Path, rich_copy: bytes
+    store: CheckpointStore, files: FaultyDatabases, path: Path, tmp_path: Path, rich_copy: bytes
 ) -> None:
     """Behaviour 46: the folder, copied at every step of a save whose pages reach the file early."""
     past = History(loaded_state(store))
@@ -205,13 +207,12 @@ def test_a_kill_at_any_statement_leaves_the_old_checkpoint_or_the_new_one(
                 shutil.copyfile(tmp_path / name, folder / name)
         copies.append(folder)
 
-    assert store._connection is not None
-    store._connection.execute("PRAGMA cache_size=1")
-    store._connection.execute("PRAGMA cache_spill=ON")
-    store._connection.execute("PRAGMA synchronous=OFF")  # a kill does not lose what was written
-    store._connection.set_trace_callback(copy)
+    files.execute("PRAGMA cache_size=1")
+    files.execute("PRAGMA cache_spill=ON")
+    files.execute("PRAGMA synchronous=OFF")  # a kill does not lose what was written
+    files.trace(copy)
     save(store, past.state, 11)
-    store._connection.set_trace_callback(None)
+    files.trace(None)
     copy("COMMIT")
 
     torn = 0
@@ -237,20 +238,20 @@ def test_a_crash_while_the_file_is_made_leaves_no_checkpoint(store: CheckpointSt
     assert os.listdir(path.parent) == ["checkpoint.db"]
 
 
-def test_a_failed_save_changes_nothing(store: CheckpointStore, path: Path, rich_copy: bytes) -> None:
+def test_a_failed_save_changes_nothing(
+    store: CheckpointStore, files: FaultyDatabases, path: Path, rich_copy: bytes
+) -> None:
     """Behaviour 44, for the checkpoint: the disk is full (here: the file may not grow)."""
     past = History(loaded_state(store))
     old = durable_view(past.state)
-    assert store._connection is not None
-    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
-    store._connection.execute(f"PRAGMA max_page_count={pages}")
+    files.fill()
     for number in range(500):
         past.step("create", 0, number)
 
     with pytest.raises(NoSpaceError):
         save(store, past.state, 11)
 
-    store._connection.execute(f"PRAGMA max_page_count={pages * 100}")
+    files.make_room()
     with opened(path) as other:
         assert durable_view(loaded_state(other)) == old
     save(store, past.state, 12)

@@ -243,10 +243,10 @@ async def test_a_checkpoint_and_a_copy_that_delete_at_the_same_time_delete_each_
         copying = asyncio.create_task(flusher.copy())
         await storage.deleting.wait()
         await peer.ask(m.DeleteSegment(doomed), m.Done)
-        saved = flusher._checkpointer.saved
+        saved = scenario.files.content(CHECKPOINT)
         checkpointing = asyncio.create_task(flusher.checkpoint())
         async with asyncio.timeout(PATIENCE_S):
-            while flusher._checkpointer.saved == saved:
+            while scenario.files.content(CHECKPOINT) == saved:
                 await peer.info(kept)
         storage.may_delete.set()
         await asyncio.gather(copying, checkpointing)
@@ -266,9 +266,9 @@ async def test_a_checkpoint_does_not_wait_for_a_store_that_does_not_answer(scena
         storage.open.clear()
         await peer.store(segment_id, bytes(2 * KIB))
         await until(flusher._uploader._lock.locked)
-        saved = flusher._checkpointer.saved
+        saved = scenario.files.content(CHECKPOINT)
         async with asyncio.timeout(PATIENCE_S):
-            while flusher._checkpointer.saved == saved:
+            while scenario.files.content(CHECKPOINT) == saved:
                 clock.move(1.0)
                 await peer.info(segment_id)
         assert run.container.segment(segment_id).tail

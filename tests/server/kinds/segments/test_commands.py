@@ -332,7 +332,7 @@ async def test_applying_decisions_reads_nothing(scenario: Scenario) -> None:
     """What they are about stays in memory, also when who asked is gone: a failed read would have nobody to go to."""
     options = replace(QUIET, idle_bytes_max=0)
     async with scenario.running(container=options) as run, run.peer() as peer:
-        container, checkpoints = run.container, run.opened.checkpoints
+        container = run.container
         async with run.peer() as gone:
             ids = [await gone.create_segment(f"raw/{number}") for number in range(6)]
             for segment_id in ids:
@@ -377,9 +377,7 @@ async def test_applying_decisions_reads_nothing(scenario: Scenario) -> None:
         await run.opened.flusher.checkpoint()
         gc.collect()
         here, reads = threading.get_ident(), []
-        connection = checkpoints._reader._connection
-        assert connection is not None
-        connection.set_trace_callback(lambda sql: reads.append(sql) if threading.get_ident() == here else None)
+        scenario.files.trace(lambda sql: reads.append(sql) if threading.get_ident() == here else None)
         scenario.log.resume()
         async with asyncio.timeout(PATIENCE_S):
             await expired
