@@ -423,6 +423,7 @@ class EntityCache(Generic[Item]):
 
     def _consider(self, number: int) -> None:
         """Make an entity evictable, unless it is dirty or pinned."""
+        # A dirty entity is newer than its row, and a pinned one is in use: either would be lost, or read stale.
         if number in self._dirty or number in self._pin_counts or number not in self._resident:
             return
         self._evictable.add(number)
@@ -435,7 +436,9 @@ class EntityCache(Generic[Item]):
             self._idle.remove(self, number)
 
     def evict(self, number: int) -> None:
-        """Remove an evictable entity from memory: called by the budget, of which it is no part any more."""
+        """Remove an evictable entity from memory: called by the budget, to which it no longer belongs."""
+        assert number not in self._dirty, "a dirty entity is newer than its row"
+        assert number not in self._pin_counts, "a pinned entity is in use"
         self._evictable.remove(number)
         self._drop(number, self._resident[number])
 
@@ -447,7 +450,7 @@ class EntityCache(Generic[Item]):
             del self._resident_names[name]
 
     def _leave(self, name: str, item: Item) -> None:
-        """Let a name that led to an entity lead nowhere, unless it leads to another one by now."""
+        """Unbind a name from an entity, unless another entity has it by now."""
         if self._resident_names.get(name) is item:
             del self._resident_names[name]
         if name not in self._resident_names:
@@ -457,15 +460,15 @@ class EntityCache(Generic[Item]):
         return number in self._dirty and number not in self._resident
 
     def _is_known_absent(self, number: int) -> bool:
-        """Return whether something that is not in memory is known not to exist.
-
-        What is pinned was looked for when it was pinned: if it is not in memory, it does not exist (yet, or any more).
-        """
+        """Return whether an entity that is not in memory is known not to exist."""
         return (
             number <= 0
+            # Numbers ascend: one that the checkpoint has not reached is in memory, or was never given.
             or number >= self._stored_below
+            # A pin looks its entity up: if it is not in memory then, it does not exist (yet, or any more).
             or number in self._pin_counts
             or number in self._absent
+            # The checkpoint still has the row of an entity that was deleted since it was saved.
             or self._is_deleted(number)
             or self._is_unused(number)
         )

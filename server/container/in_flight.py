@@ -195,6 +195,9 @@ class InFlight:
     def tell_lone(self) -> None:
         """Tell the owner of what is at the front that it is durable, before it is settled; of a decision, nobody."""
         pending = self._pending[0]
+        assert self._settled + 1 not in self._followers or not self.replies_count, (
+            "a lone append has no replies behind it"
+        )
         if isinstance(pending, PendingAppend):
             pending.settled = True
             pending.owner.settle()

@@ -1,11 +1,11 @@
 """One connection: bytes in, frames to the dispatcher, replies out.
 
-The hot path has no coroutine. `buffer_updated` walks the frames that have arrived; appends go to the container as runs,
-reads are answered from memory in the same step, everything else is carried out by a task of its own, a bounded number
-at a time.
+The hot path has no coroutine. `buffer_updated` walks the received frames; appends go to the container as runs, reads
+are answered from memory in the same step, every other request is carried out by a task of its own, a bounded number at
+a time.
 
-This module knows the socket, the clock and the timer. What may arrive when is the session's to say, why the socket is
-left unread is `flow_control`'s, and what a frame sets going is the `dispatcher`'s.
+This module owns the socket, the clock and the timer. The session decides which frames may arrive, `flow_control` why
+the socket is left unread, and the `dispatcher` how a frame is carried out.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ class Connection(asyncio.BufferedProtocol):
     """The server's end of one connection; it is among the `connections` from its beginning to its end.
 
     Args:
-        may_be_superseded: whether another server may have acknowledged what this one does not know of. Then whatever
-            arrives ends the connection: an answer could be wrong, and the client has to look for the other server.
+        may_be_superseded: True if the lease may have expired, so another server may be the owner. Then any received
+            byte ends the connection: an answer could be wrong, and the client has to look for the other server.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class Connection(asyncio.BufferedProtocol):
                 self.shed()
 
     def _misidentified(self, error: ProxyHeaderError) -> None:
-        """End: a trusted proxy has sent an invalid header."""
+        """Close the connection: a trusted proxy has sent an invalid header."""
         self._counters.protocol_errors_total += 1
         self._log("invalid PROXY header", str(error))
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything; appends on their way still become durable."""
-        # The connection and its session refer to each other, so the collector of garbage decides how long they stay.
+        """Release everything; appends in flight still become durable."""
+        # The connection and its session refer to each other, so they stay until the garbage collector runs.
         self._session.lost()
         self._reply_writer.transport = None
         if self._timer is not None:
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         logger.debug("connection closed peer=%s session=%s error=%r", self._peer, self._session_id, exc)
 
     def drain(self) -> None:
-        """Start nothing new; what is under way continues. The connection ends itself when nothing is."""
+        """Start nothing new; requests in progress continue. The connection then closes itself."""
         self._session.drain()
         self._dispatcher.reads.refuse()
         self._end_if_drained()
@@ -195,27 +195,27 @@ class Connection(asyncio.BufferedProtocol):
             self._reply_writer.transport.abort()
 
     def unsent_bytes(self) -> int:
-        """Return how much was handed to the transport and is not with the system yet."""
+        """Return how many bytes were passed to the transport but not yet to the system."""
         transport = self._reply_writer.transport
         return transport.get_write_buffer_size() if transport is not None else 0
 
     def give_back(self) -> None:
-        """Give back memory for requests that is not in use."""
+        """Release unused memory of requests."""
         self._session.give_back()
 
     def request_room_found(self) -> None:
-        """Ask again for the memory that the next request needs."""
+        """Retry taking the memory that the next request needs."""
         self._session.is_short = False
         self._flow.set(Reason.REQUEST_MEMORY, False)
 
     def shed(self) -> None:
-        """Say that there are too many connections, and end."""
+        """Report that there are too many connections, and close."""
         if self._reply_writer.transport is not None:
             self._reply_writer.transport.write(SHED_FRAME)
         self._end()
 
     def _end(self) -> None:
-        """Close after what was written."""
+        """Close after the written bytes."""
         self._session.close()
         if self._reply_writer.transport is not None:
             self._reply_writer.transport.close()
@@ -239,11 +239,11 @@ class Connection(asyncio.BufferedProtocol):
     def _deadline(self) -> None:
         now_s = self._clock.monotonic_s()
         if self._session.is_closed:
-            # Closed long ago, and the peer still has not taken what was sent.
+            # Closed long ago, and the peer still has not received everything.
             self.abort()
             return
         if not self._is_reading and not self._reply_writer.is_full:
-            # We do not listen: that nothing arrives says nothing about the peer.
+            # This end does not read: the lack of bytes means nothing about the peer.
             self._session.excuse(now_s)
         self._session.on_deadline(now_s)
         if self._session.is_closed:
@@ -260,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._session.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what has arrived."""
+        """Process received bytes."""
         self._counters.received_bytes_total += nbytes
         if self._connections.heard_last is not self:
             self._connections.heard_last = self
@@ -274,21 +274,21 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """The peer takes too little: read nothing more from it."""
+        """The peer receives too slowly: read nothing more from it."""
         self._reply_writer.is_full = True
         self._flow.set(Reason.REPLIES_UNSENT, True)
 
     def resume_writing(self) -> None:
-        """The peer took what was sent."""
+        """The peer has received what was sent."""
         self._reply_writer.is_full = False
         self._dispatcher.reads.write_resumed()
         self._flow.set(Reason.REPLIES_UNSENT, self._reply_writer.is_full)
 
     def _advance(self) -> None:
-        """Walk the whole frames that have arrived; read the socket if and only if nothing is in the way then.
+        """Process the received whole frames; read the socket if and only if no reason blocks it then.
 
-        This is the only place that does either. What a frame does may change what is in the way, and so call this
-        again: such a call returns at once, for the walk that is under way checks before each frame.
+        Only this method does either. Processing a frame may change the reasons, and so call this again: such a nested
+        call returns at once, because the running walk checks before each frame.
         """
         if self._is_advancing or self._reply_writer.transport is None or self._session.is_closed:
             return
@@ -298,6 +298,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_advancing = True
         try:
+            # Check before each frame: the previous one may have filled the container, or wait to be loaded, and a later
+            # frame may not overtake it.
             while not self._flow.is_blocked:
                 event = self._session.next_event()
                 if isinstance(event, AppendRun):
@@ -305,14 +307,17 @@ class Connection(asyncio.BufferedProtocol):
                 elif event is not None:
                     self._take(event)
                 elif not self._session.is_short or not self._session.give_back():
+                    # Out of frames; or out of memory for the next one, even after this connection's own unused memory.
                     break
             if self._session.is_short:
+                # Queue for memory while holding none that others need, or two connections could wait for each other.
                 self._reply_writer.requests.wait()
                 self._flow.set(Reason.REQUEST_MEMORY, True)
             elif self._request_memory.is_contended:
+                # Others wait: release spare buffer space instead of keeping it for the next large frame.
                 self._session.give_back()
             if self._session.appends.has_outcomes:
-                # Those that were refused, or stored before, need no log.
+                # Rejected appends and duplicates need no log.
                 self._dispatcher.settle()
         except WireError as error:
             self._protocol_error(error)
@@ -367,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reply_writer.send(encode(reply, request_id=request_id))
 
     def _refuse_token(self, request_id: int, *, is_slow: bool) -> None:
-        """Read nothing more, send a refusal, at once or after a delay, and end."""
+        """Read nothing more, send a rejection, at once or after a delay, and close."""
         self._flow.set(Reason.TOKEN_REFUSED, True)
         if is_slow:
             self._refusing = asyncio.get_running_loop().call_later(
@@ -383,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
 
     def _protocol_error(self, error: WireError) -> None:
-        """Tell the peer once what it did, and end."""
+        """Report a protocol violation to the peer once, and close."""
         self._counters.protocol_errors_total += 1
         if isinstance(error, ForeignProtocolError):
             self._counters.foreign_protocol_total += 1

@@ -37,16 +37,16 @@ class Shedable(Protocol):
     """A connection that can be ended in favour of others."""
 
     def shed(self) -> None:
-        """Say that there are too many, and end."""
+        """Report that there are too many connections, and close."""
         ...
 
 
 class Connections:
-    """All connections of a server, with the bounds of their numbers.
+    """All connections of a server, with limits of their numbers.
 
     Attributes:
         proxies: the proxies that report the addresses of their clients.
-        heard_last: the connection from which bytes came last; None if that is gone.
+        heard_last: the connection that sent bytes last; None if it is gone.
     """
 
     def __init__(self, options: FrontOptions, *, counters: FrontCounters) -> None:
@@ -74,7 +74,7 @@ class Connections:
 
     @property
     def unauthenticated_count(self) -> int:
-        """How many have not finished their HELLO."""
+        """The number of connections without a finished HELLO."""
         return len(self._unauthenticated) + len(self._probation)
 
     @property
@@ -84,11 +84,11 @@ class Connections:
         return places_count + self._per_address_count_max
 
     async def emptied(self) -> None:
-        """Return when there are none. Safe to cancel."""
+        """Return when no connection is left. Safe to cancel."""
         await self._emptied.wait()
 
     def bound(self, count_max: int) -> None:
-        """Stay below a number of connections, whatever the options say: there are no descriptors for more."""
+        """Limit the number of connections below the options: the process lacks descriptors for more."""
         options = self._options
         places_max = max(2, count_max // UNAUTHENTICATED_SHARE_OF_DESCRIPTORS)
         self._per_address_count_max = min(options.unauthenticated_connections_per_address_count_max, places_max // 2)
@@ -98,12 +98,12 @@ class Connections:
         self._client_shares.places_count = max(1, min(options.connections_count_max, rest))
 
     def expect(self, connection: Shedable) -> None:
-        """Take in a connection that is about to get its socket; `arrived`, or `left`, comes next."""
+        """Add a connection that is about to get its socket; `arrived`, or `left`, is called next."""
         self._expected.add(connection)
         self._emptied.clear()
 
     def arrived(self, connection: Shedable, address: str) -> bool:
-        """Add an unauthenticated connection, or change the address it counts for.
+        """Add an unauthenticated connection, or change the address for which it counts.
 
         Returns:
             False if the address has no place for a client; the connection is not added then.
@@ -128,7 +128,8 @@ class Connections:
         self._shed_probation()
 
     def greeted(self, connection: Shedable, address: str) -> bool:
-        """Move a connection that has finished its HELLO to the clients; return False if there is no place for it."""
+        """Move a connection that has finished its HELLO to the clients; return False if it gets no place."""
+        assert connection not in self._clients, "a connection finishes its HELLO once"
         if not self._client_shares.has_room(address):
             return False
         self._forget_unauthenticated(connection)
@@ -199,7 +200,7 @@ class _Probation:
 
 
 class RejectedConnection(asyncio.Protocol):
-    """A connection to a server that serves nobody now.
+    """A connection to a server that serves no clients now.
 
     Args:
         reason: why, for the client.
@@ -210,7 +211,7 @@ class RejectedConnection(asyncio.Protocol):
         self._counters = counters
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say why, and close."""
+        """Send the reason, and close."""
         self._counters.refused_total += 1
         # Not an isinstance check: the transports of uvloop do not inherit from those of asyncio.
         refused = cast("asyncio.Transport", transport)

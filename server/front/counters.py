@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class FrontCounters:
-    """What the network side has done; shared by all connections."""
+    """Counters shared by all connections."""
 
     connections_total: int = 0
     refused_total: int = 0
@@ -18,7 +18,7 @@ class FrontCounters:
     received_bytes_total: int = 0
     sent_data_bytes_total: int = 0
     throttled_total: int = 0
-    # What was full when a client was told to wait last; empty if none ever was.
+    # What was full when a client was last throttled; empty if none ever was.
     throttled_last: str = ""
     requests_delayed_total: int = 0
     reads_delayed_total: int = 0

@@ -1,8 +1,8 @@
-"""What each frame of one connection sets going: appends, reads, and requests with a task and a reply each.
+"""Dispatches the frames of one connection: appends, reads, and requests with a task and a reply each.
 
-A frame that is about something not resident waits until that is loaded, and so does everything that the peer sent after
-it: a later append may not overtake it, a CREDIT must find its subscription. What fills a transaction is decided in the
-order in which it was sent: at once if nothing has to be waited for.
+A frame that needs an entity which is not resident waits until that is loaded, and so do all later frames of the peer: a
+later append may not overtake it, a CREDIT must find its subscription. Requests of a transaction are decided in the
+order in which they were sent: at once if they need not wait.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -32,11 +32,11 @@ from .tasks import ConnectionTasks
 
 
 class Dispatcher:
-    """Carries out the frames of one connection that come after its handshake.
+    """Carries out the frames of one connection that follow its handshake.
 
     Args:
         abort: ends the connection at once.
-        violated: told that what waited to be loaded violates the protocol; ends the connection.
+        violated: called if a frame that waited to be loaded violates the protocol; ends the connection.
         progressed: called when a task or some appends have ended.
     """
 
@@ -76,17 +76,17 @@ class Dispatcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way that a draining connection should wait for."""
+        """Whether nothing is in progress that a draining connection should wait for."""
         return not self._tasks and not self._replies and not self._session.appends.count
 
     def greeted(self, session_id: bytes, address: str) -> None:
-        """Know of which client the frames are from now on."""
+        """Set the client of all later frames."""
         self._handlers = self._handlers.of_session(session_id, address)
 
     def take_appends(self, run: AppendRun) -> None:
-        """Hand a run of appends to the container, once its segment and its writer are resident, and its times clamped.
+        """Pass a run of appends to the container, once its segment and its writer are resident, and its times clamped.
 
-        What was loaded for a run is pinned until it is admitted, so residency is not checked again then.
+        Entities loaded for a run are pinned until it is admitted, so residency is not checked again then.
         """
         container = self._container
         if self._session.is_draining or (container.is_resident(run) and not container.clamp.is_due(run)):
@@ -101,7 +101,7 @@ class Dispatcher:
         )
 
     async def _prepare(self, runs: list[AppendRun]) -> Pins:
-        """Load and pin what the only run of a list is about, and replace the run by one with clamped event times."""
+        """Load and pin the entities of the only run of a list, and replace the run by one with clamped event times."""
         (run,) = runs
         writers = [run.writer_number] if run.writer_number else []
         with await self._container.loader.pin(m.Required(segments=[run.segment_id], writers=writers)) as pins:
@@ -109,9 +109,9 @@ class Dispatcher:
             return pins.transfer()
 
     def settle(self) -> None:
-        """Send the outcomes that are known.
+        """Send the known outcomes.
 
-        Called by the container once for each log batch, and by the connection for what needs no log.
+        Called by the container once for each log batch, and by the connection for outcomes that need no log.
         """
         appends = self._session.appends
         untold = appends.count
@@ -146,15 +146,15 @@ class Dispatcher:
                 self._reply_writer.flush()
 
     def cancel(self) -> None:
-        """Release everything: the connection was lost. Appends on their way still become durable."""
+        """Release everything: the connection was lost. Appends in flight still become durable."""
         self._container.stop_waiting_for_room(self._room_found)
         self.reads.cancel()
         self._tasks.cancel()
 
     def _admit(self, run: AppendRun, *, failure: ServerError | None = None) -> None:
-        """Hand a run to the container, or refuse it, with `failure` if that is given; `settle` tells.
+        """Pass a run to the container, or reject it, with `failure` if given; `settle` sends the outcome.
 
-        If the container is full, the peer is told once, and not read until there is room.
+        If the container is full, the peer is throttled once, and not read until there is space.
 
         Raises:
             ProtocolError: the client continues after too many failures that it does not acknowledge.
@@ -179,7 +179,7 @@ class Dispatcher:
         self._throttle()
 
     def _throttle(self) -> None:
-        """Read nothing more while the container is full, and tell the peer so."""
+        """Stop reading while the container is full, and throttle the peer."""
         reason = self._container.throttle_reason
         if reason:
             self._reply_writer.counters.throttled_total += 1
@@ -190,7 +190,7 @@ class Dispatcher:
 
     def _admit_loaded(self, run: AppendRun, *, failure: ServerError | None = None) -> None:
         self._admit(run, failure=failure)
-        # Of a run that was refused, or stored before, no log batch tells; nor does the walk, if the container is full.
+        # No log batch settles a rejected run or a duplicate; nor does the walk, if the container is full.
         if self._session.appends.has_outcomes:
             self.settle()
 
@@ -204,7 +204,7 @@ class Dispatcher:
         self._flow.set(Reason.CONTAINER_FULL, False)
 
     def _take_request(self, request_id: int, message: m.Message, held_bytes: int) -> None:
-        """Carry out a request that takes a task, unless it is decided in this step."""
+        """Carry out a request by a task, unless it is decided in this step."""
         if self._session.is_draining:
             self._reply_writer.requests.give(held_bytes)
             self._reply_writer.send_error(
@@ -221,7 +221,7 @@ class Dispatcher:
             task.add_done_callback(lambda _: self._reply_writer.requests.give(held_bytes))
 
     def _follow(self, reply: ReadyReply, timer: RequestTimer, *, held_bytes: int) -> None:
-        """Tell the reply when it is durable; where none is wanted, the log alone bounds how much waits for it."""
+        """Send the reply when it is durable; if none is wanted, only the log bounds the pending requests."""
         if timer.request_id != NO_REPLY:
             self._replies.add(reply.message, timer, is_new=reply.is_new, held_bytes=held_bytes)
         else:
@@ -237,7 +237,7 @@ class Dispatcher:
     def _carry_out(
         self, message: m.Message, timer: RequestTimer, reply: PendingReply | None
     ) -> Coroutine[Any, Any, None]:
-        """Return what ends a request, given what it waits for if it was decided."""
+        """Return the coroutine that completes a request, given its reply if it was decided."""
         if reply is not None:
             return self._answer(reply, timer)
         if self._handlers.precedes_appends(message):
@@ -246,7 +246,7 @@ class Dispatcher:
         return self._answer(partial(self._handlers.handle, message), timer)
 
     async def _answer_in_order(self, message: m.Message, timer: RequestTimer) -> None:
-        """Answer a request that has to wait before it is decided; what follows it is read then."""
+        """Answer a request that has to wait before it is decided; later frames are read then."""
         try:
             reply = await self._handlers.admitted(message)
             if isinstance(reply, ReadyReply):
@@ -268,7 +268,8 @@ class Dispatcher:
             self._reply_writer.send_soon(frame)
         finally:
             self._reply_writer.latency.answered(timer)
-            del reply  # a refusal has the error, whose traceback has this frame: a cycle, which would hold the message
+            # A rejection has the error, whose traceback has this frame: a cycle, which would keep the message alive.
+            del reply
 
     def _take_when_loaded(
         self,
@@ -278,10 +279,10 @@ class Dispatcher:
         failed: Callable[[ServerError], None],
         size: int = 0,
     ) -> None:
-        """Carry out what holds so many bytes when what it is about is in memory."""
+        """Carry out a frame of this size when its entities are in memory."""
         self._flow.set(Reason.LOADING, True)
         if size:
-            # These bytes lay in the receive buffer before: what that had for them is theirs now.
+            # These bytes were in the receive buffer before: its memory is theirs now.
             self._session.give_back()
             self._reply_writer.requests.hold(size)
         task = self._tasks.start(self._load(load, take, failed), name="load")

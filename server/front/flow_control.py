@@ -1,8 +1,8 @@
-"""Why a connection is not read.
+"""The reasons why a connection is not read.
 
-Pressure has one answer: the socket is left unread, and the peer's own sending stops. Each limit of a connection is a
-*reason*; the connection is read while there is none. Whatever limit changes says so with `set`, at the moment it
-changes, and nothing else: the owner is called when the first reason appears and when the last one goes.
+Backpressure has one form: the socket is left unread, and the peer's own sending stops. Each limit of a connection is a
+*reason*; the connection is read while there is none. Each limit calls `set` at the moment it changes, and nothing else:
+the owner is called when the first reason appears and when the last one disappears.
 """
 
 from collections.abc import Callable
@@ -12,16 +12,16 @@ from enum import Enum, auto
 class Reason(Enum):
     """Why a connection is not read."""
 
-    REPLIES_UNSENT = auto()  # the peer does not take what was sent to it
+    REPLIES_UNSENT = auto()  # the peer does not receive what was sent to it
     APPENDS_IN_FLIGHT = auto()  # too many of its appends await their outcome
-    TASKS = auto()  # too many of its requests are carried out
-    REPLIES = auto()  # too many of its requests are decided, and that is not durable
+    TASKS = auto()  # too many of its requests are in progress
+    REPLIES = auto()  # too many of its requests are decided but not durable
     FETCHING = auto()  # its cold reads would fetch too many bytes at once
-    REQUEST_MEMORY = auto()  # the requests of all connections together hold too much: the next one waits for room
-    READER_MEMORY = auto()  # all readers together hold too much: a read of it waits for room
-    LOADING = auto()  # its last frame waits for what it is about; later frames may not overtake it
+    REQUEST_MEMORY = auto()  # the requests of all connections use too much memory: the next one waits
+    READER_MEMORY = auto()  # all readers use too much memory: a read of this connection waits
+    LOADING = auto()  # its last frame waits for its entities; later frames may not overtake it
     TOKEN_REFUSED = auto()  # its token was wrong; the refusal is sent after a delay
-    CONTAINER_FULL = auto()  # log or memory are full; the peer was told by a THROTTLE
+    CONTAINER_FULL = auto()  # log or memory are full; the peer was throttled
 
 
 class FlowControl:
@@ -42,15 +42,16 @@ class FlowControl:
         self.is_blocked = False
 
     def is_only(self, reason: Reason) -> bool:
-        """Whether a reason holds, and no other one."""
+        """Whether this is the only reason."""
         return self._reasons == {reason}
 
     def set(self, reason: Reason, holds: bool) -> None:
-        """Say whether a reason holds from now on."""
+        """Set or clear a reason."""
         if holds:
             self._reasons.add(reason)
         elif self._reasons:
             self._reasons.discard(reason)
         if self.is_blocked != bool(self._reasons):
+            # Before the call, which may set or clear reasons again.
             self.is_blocked = not self.is_blocked
             self._changed()

@@ -1,10 +1,10 @@
 """Requests that are neither appends nor reads: message in, reply out, by the tables of `requests`.
 
-Errors are raised; the dispatcher turns them into replies in one place. A refusal tells only what is durable: that is
-waited for here, for every request that is no query, before the error is passed on.
+Errors are raised; the dispatcher turns them into replies in one place. A rejection reveals durable state only: before
+the error is passed on, every request except a query waits for the state that the rejection rests on.
 
-What fills and ends a transaction may be sent without waiting for answers: `admit` decides it in the order in which it
-was sent, together with the appends between; the reply follows when that is durable.
+Requests of a transaction may be sent without waiting for answers: `admit` decides them in the order in which they were
+sent, together with the appends between; the reply follows when the decision is durable.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from .read_only_guard import check_answerable
 
 
 class Handlers:
-    """The requests that a connection hands on; shared by all connections of a client.
+    """The requests that a connection passes on; shared by all connections of a client.
 
     Args:
         groups: objects whose methods answer requests, see `handlers_of`.
@@ -44,17 +44,17 @@ class Handlers:
         self._ordered = ordered
 
     def of_session(self, session_id: bytes, address: str) -> "Handlers":
-        """Return handlers that know which client their requests come from."""
+        """Return handlers for the requests of one client."""
         bound = copy(self)
         bound.origin = ClientOrigin(session_id, address)
         return bound
 
     async def handle(self, message: m.Message) -> m.Message:
-        """Carry a request out and return its reply. Cancelling does not undo what was decided.
+        """Carry out a request and return its reply. Cancelling does not undo a decision.
 
         Raises:
             ContentLostError: the log has lost content that the answer may rest on.
-            DecisionLostError: it was refused for something that did not become durable.
+            DecisionLostError: the request was rejected because of state that did not become durable.
             ServerError, InvalidNameError: the request failed.
         """
         check_answerable(message, self.container.loss)
@@ -68,9 +68,9 @@ class Handlers:
                 return await self._refused(message, error)
 
     def admit(self, message: m.Message) -> Reply | None:
-        """Decide a request of a transaction in this step, if it is one and nothing has to be waited for; else None.
+        """Decide a request of a transaction in this step, if it need not wait; else return None.
 
-        What is returned raises like `handle`.
+        The result raises like `handle`.
         """
         request = self._ordered.get(type(message))
         if request is None or not self.container.loader.is_resident(m.required_entities(message)):
@@ -82,12 +82,12 @@ class Handlers:
             return partial(self._refused, message, error)
 
     def precedes_appends(self, message: m.Message) -> bool:
-        """Return whether appends that follow a request are not looked at before it is decided."""
+        """Return whether later appends are not processed before the request is decided."""
         request = self._ordered.get(type(message))
         return request is not None and request.precedes_appends
 
     async def admitted(self, message: m.Message) -> Reply:
-        """Decide a request that precedes appends when that can be; cancelling is safe. What is returned raises."""
+        """Decide a request that precedes appends when that is possible; cancelling is safe. The result raises."""
         request = self._ordered[type(message)]
         with await self.pin(message):
             try:
@@ -101,17 +101,18 @@ class Handlers:
             return reply
 
     async def _refused(self, message: m.Message, error: Exception) -> m.Message:
-        """Raise why a request is refused, once what that can rest on is durable."""
-        # Refused in this very turn of the loop: what it can rest on is durable already, or in flight now.
+        """Raise why a request is rejected, once the state that the rejection rests on is durable."""
+        # The rejection was decided in this turn of the loop: the state it rests on is durable already, or in flight
+        # now.
         try:
             if isinstance(error, ServerError) and error.tells_state and not isinstance(message, m.Query):
                 await self.container.in_flight.settled()
             raise error
         finally:
-            del error  # its traceback has this frame: a cycle, which would hold the message until it is collected
+            del error  # its traceback has this frame: a cycle, which would keep the message until it is collected
 
     async def pin(self, message: m.Message) -> Pins:
-        """Load what a request names, and keep it in memory until that is released.
+        """Load the entities that a request names, and pin them until the result is released.
 
         Raises:
             StorageError: the checkpoint cannot be read.

@@ -1,7 +1,8 @@
-"""How long requests of one connection take, from their arrival to their answer, by the type of the message.
+"""Latency of the requests of one connection, from arrival to answer, by message type.
 
-The time of arrival is that of the socket read which the connection measures anyway; what arrives together shares it.
-Appends are counted by batch: all that came with one read, and whose outcomes are told together, are one observation.
+The arrival time is that of the socket read, which the connection measures anyway; requests that arrive together share
+it. Appends are counted by batch: appends that arrived with one read, and whose outcomes are sent together, are one
+observation.
 """
 
 from collections import deque
@@ -15,7 +16,7 @@ APPEND: Final = m.Append.type.name
 
 
 class RequestTimer(NamedTuple):
-    """A request on its way to its answer: its id, the name of its type, and when it arrived."""
+    """A request in progress: its id, the name of its type, and its arrival time."""
 
     request_id: int
     name: str
@@ -36,18 +37,18 @@ class Latency:
         self._seconds = seconds
         self._append_seconds = seconds.series(APPEND)
         self.received_s = 0.0
-        # How many appends arrived together, and when, in their order, which is that of their outcomes.
+        # The number and arrival time of appends that arrived together, in the order of their outcomes.
         self._appends: deque[tuple[int, float]] = deque()
 
     def appends_taken(self, count: int) -> None:
-        """Note appends whose outcomes will be told."""
+        """Record appends whose outcomes will be sent."""
         appends, received_s = self._appends, self.received_s
         if appends and appends[-1][1] == received_s:
             count += appends.pop()[0]
         appends.append((count, received_s))
 
     def appends_told(self, count: int) -> None:
-        """Observe the oldest appends, whose outcomes were told."""
+        """Observe the oldest appends, whose outcomes were sent."""
         now_s = self._clock.monotonic_s()
         while count:
             together, received_s = self._appends.popleft()

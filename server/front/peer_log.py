@@ -1,7 +1,7 @@
-"""Rate-limited log of protocol errors and refused peers: one line per kind, peer and ten seconds.
+"""Rate-limited log of protocol violations and rejected peers: one line per kind, peer and ten seconds.
 
-Any peer that can reach the port decides how often it happens, so each line is written once; the same of that peer is
-counted from then on, and told at the end of the ten seconds if there was any.
+Any peer that can reach the port decides how often these happen, so each line is written once; later ones of the same
+kind and peer are counted, and reported at the end of the ten seconds, if any.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 WINDOW_S: Final = 10.0
 PEERS_COUNT_MAX: Final = 1000
-"""So many pairs of kind and peer are told apart at once; of each kind, all other peers are one."""
+"""The most pairs of kind and peer that are distinguished; of each kind, all other peers count as one."""
 OTHER_PEERS: Final = "others"
 
 
@@ -21,17 +21,17 @@ class PeerLog:
 
     def __init__(self, *, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
-        # By kind and address, how many lines were left out since the one that was written.
+        # By kind and address, the number of lines left out since the last written one.
         self._suppressed: dict[tuple[str, str], int] = {}
 
     def log(self, kind: str, *, peer: str, address: str, detail: str = "", level: int = logging.WARNING) -> None:
-        """Write, or count, that a peer did something.
+        """Write, or count, a line about a peer.
 
         Args:
-            kind: what, in a few words; not from the peer.
+            kind: a fixed phrase; not from the peer.
             peer: address and port.
-            address: of which lines are counted.
-            detail: more about this time.
+            address: by which lines are counted.
+            detail: about this occurrence.
         """
         key = (kind, address)
         if key not in self._suppressed and len(self._suppressed) >= PEERS_COUNT_MAX:

@@ -1,8 +1,8 @@
-"""Replies of one connection to requests that are decided, from then until that is durable: no task, and no future.
+"""Replies of one connection to decided requests, until the decision is durable: without a task or a future.
 
-A request of a transaction is decided in the walk over what arrived. Its reply is known then, and follows the decision
-in the log. It is encoded once the log has the batch, while the disk is waited for. What became durable with the batch
-is told together: the acks of appends, and after them the replies, in one system call.
+A request of a transaction is decided in the walk over received frames. Its reply is known then, and follows the
+decision in the log. It is encoded once the log has the batch, during the sync. Outcomes that became durable with the
+batch are sent together: the acks of appends, and after them the replies, in one system call.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ class _UnsentReply(FollowingReply):
     """A reply that waits until its decision is durable.
 
     Args:
-        is_new: whether the request was decided now; else it was before.
+        is_new: whether the request was decided now; otherwise earlier.
 
     Attributes:
-        held_bytes: of the memory for requests, until it is told.
+        held_bytes: of the memory for requests, until it is sent.
     """
 
     __slots__ = ("_error", "_frame", "_is_new", "_message", "_replies", "held_bytes", "timer")
@@ -44,7 +44,7 @@ class _UnsentReply(FollowingReply):
         self.held_bytes = held_bytes
 
     def settle(self, failure: LogFailedError | None = None) -> None:
-        """Be told when the owner is."""
+        """Be sent together with the owner's other outcomes."""
         if failure is not None:
             self._error = failure if self._is_new else DecisionLostError()
         self._replies.settled(self)
@@ -58,17 +58,17 @@ class _UnsentReply(FollowingReply):
                 self._error = error
 
     def outcome(self) -> bytes | Exception:
-        """Return the frame, or why there is none."""
+        """Return the frame, or the error."""
         self.encode()
         return self._frame if self._error is None else self._error
 
 
 class PendingReplies:
-    """The replies that wait, and those to be told.
+    """The pending replies, and those ready to be sent.
 
     Args:
-        owner: calls `put` when it is told of outcomes; it is told of these like of those of its appends.
-        count_max: if as many wait, the connection is not read.
+        owner: calls `put` when outcomes are settled, of these as of its appends.
+        count_max: at this number of pending replies, the connection is not read.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class PendingReplies:
         self._settled: list[_UnsentReply] = []
 
     def __len__(self) -> int:
-        """How many are not told yet."""
+        """The number of unsent replies."""
         return self._count
 
     def add(self, message: m.Message, timer: RequestTimer, *, is_new: bool, held_bytes: int) -> None:
-        """Reply when what was submitted last is durable; called in the step that decided.
+        """Reply when the last submitted run is durable; called in the step that decided.
 
         Args:
-            is_new: whether it was decided in that step; else it was before.
-            held_bytes: of the memory for requests, to be given back when it is told.
+            is_new: whether it was decided in that step; otherwise earlier.
+            held_bytes: of the memory for requests, released when the reply is sent.
         """
         reply = _UnsentReply(self, message, timer, is_new=is_new, held_bytes=held_bytes)
         self._count += 1
@@ -106,11 +106,11 @@ class PendingReplies:
             self.owner.settle()
 
     def settled(self, reply: _UnsentReply) -> None:
-        """Note that a reply is to be told."""
+        """Record that a reply is ready."""
         self._settled.append(reply)
 
     def put(self) -> None:
-        """Send those that are to be told, with the next flush."""
+        """Send the ready replies, with the next flush."""
         if not self._settled:
             return
         settled, self._settled = self._settled, []

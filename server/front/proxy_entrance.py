@@ -7,13 +7,13 @@ from millrace.server.host.proxy_protocol import HEADER_SIZE_BYTES_MAX, ProxyHead
 
 
 class ProxyEntrance(asyncio.BufferedProtocol):
-    """The protocol of a transport until its header is received; then the connection itself takes this place.
+    """The protocol of a transport until its PROXY header is received; then the connection itself takes over.
 
-    So connections without a proxy are as fast as ever. The deadline is that of the handshake.
+    So connections without a proxy have no overhead. The deadline is that of the handshake.
 
     Args:
-        connection: has been made with this transport.
-        identified: called with the header, before the connection receives what follows it.
+        connection: was created with this transport.
+        identified: called with the header, before the connection receives the bytes after it.
         misidentified: called if the header is invalid.
     """
 
@@ -52,7 +52,7 @@ class ProxyEntrance(asyncio.BufferedProtocol):
             self._hand_on(memoryview(received)[header.size_bytes :])
 
     def _hand_on(self, data: memoryview) -> None:
-        """Have the connection receive what followed the header."""
+        """Pass the bytes after the header to the connection."""
         while data and not self._transport.is_closing():
             buffer = memoryview(self._connection.get_buffer(-1))
             count = min(len(buffer), len(data))
@@ -65,11 +65,11 @@ class ProxyEntrance(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """The peer takes too little."""
+        """The peer receives too slowly."""
         self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        """The peer took what was sent."""
+        """The peer has received what was sent."""
         self._connection.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:

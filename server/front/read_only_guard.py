@@ -1,8 +1,9 @@
-"""Read-only guard of a container whose log has lost content: only what the rest of the log proves is answered.
+"""Read-only guard of a container whose log has lost content: only requests that the rest of the log can answer.
 
-What was appended and decided is told as far as it is left; more can only follow it. All else may have been changed by
-what is lost, and is refused: an attribute, a cursor, how far a writer is. So is the answer that something is not there
-(see `SegmentContainer.absent`), and that a transaction is not over (see `TransactionCommands.outcome`).
+Appends and decisions that remain are reported; a loss can only have added to them. Everything else may have been
+changed by the lost content, and is rejected: an attribute, a cursor, the progress of a writer. So is the answer that an
+entity does not exist (see `SegmentContainer.absent`), and that a transaction is not over (see
+`TransactionCommands.outcome`).
 """
 
 from typing import Final
@@ -11,7 +12,7 @@ from millrace.server.container.log_loss import LogLoss
 from millrace.wire import messages as m
 
 ANSWERABLE_AFTER_LOSS: Final = (
-    m.CreateStream,  # of one that is there; no other is created
+    m.CreateStream,  # of an existing stream; no new one is created
     m.ExplainStream,
     m.GetIndex,
     m.GetSegment,
@@ -24,7 +25,7 @@ ANSWERABLE_AFTER_LOSS: Final = (
     m.Seek,
     m.SeekBefore,
 )
-"""Of the requests that `Handlers` carries out, those that are answered. Reads are, too."""
+"""The requests of `Handlers` that are answered. Reads are, too."""
 
 
 def check_answerable(message: m.Message, loss: LogLoss | None) -> None:

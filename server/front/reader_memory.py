@@ -1,19 +1,19 @@
-"""The memory that readers of all connections hold: what is fetched for them, and what was sent and is not taken yet.
+"""Memory of the readers of all connections: bytes fetched for them, and bytes sent and not yet received.
 
-A peer that asks for much and takes nothing keeps it in memory. So each connection has an *account* of what it holds,
-and the sum of all accounts is bounded. A read asks for a *grant* first. Where it gets none, it waits until there is
-room, and its connection is not read.
+A peer that requests much and receives nothing keeps it in memory. So each connection has an *account* of its memory,
+and the sum of all accounts is bounded. A read takes a *grant* first. If it gets none, it waits for memory, and its
+connection is not read.
 
-Those who take nothing must not stop those who do:
+Stalled peers must not stop the others:
 
 - The last eighth is for connections that hold nothing, a little for each: a reader that keeps up with the tail
   continues while others have filled the rest.
-- Above that mark, a connection that has not taken what it held for longer than the patience is ended, the one that has
-  been so for longest first. A reader that takes its bytes, however slow, passes its *goal* now and then: all that was
-  sent to it when it passed the last one.
+- Above that mark, a connection that has not received the bytes it held for longer than the patience is closed, the
+  longest stalled first. A reader that receives its bytes, however slowly, passes its *goal* now and then: everything
+  that was sent to it when it passed the last goal.
 
-Transports do not tell when they have sent something, as long as they hold little. So what is unsent is asked for: when
-a connection sends, and of all connections when there seems to be no room.
+Transports do not report when they have sent something, as long as they hold little. So the unsent bytes are polled:
+when a connection sends, and for all connections when memory seems to be full.
 """
 
 import asyncio
@@ -29,20 +29,20 @@ from .counters import FrontCounters
 logger = logging.getLogger(__name__)
 
 USUAL_SHARE: Final = 7 / 8
-"""Of the bound; the rest is for connections that hold nothing."""
+"""Share of the limit; the rest is for connections that hold nothing."""
 GRANT_SIZE_BYTES_SMALL: Final = 64 * KIB
-"""What is granted to one of those. Nor is it worth while to read less than this in a fuller memory."""
+"""Grant for one of those. Nor is it worthwhile to read less than this when memory is nearly full."""
 FETCH_SIZE_BYTES_MIN: Final = 4 * KIB
-"""What a read of fewer bytes counts as while it is under way: so much has the task that carries it out."""
+"""The least that a read in progress counts: the memory of its task."""
 MEASURED_AGAIN_S: Final = 0.02
 CHECKED_AGAIN_S: Final = 0.1
 
 
 class ReaderConnection(Protocol):
-    """A connection, as far as its memory is concerned."""
+    """The memory-accounting interface of a connection's readers."""
 
     def unsent_bytes(self) -> int:
-        """Return how much was handed to the transport and is not with the system yet."""
+        """Return how many bytes were passed to the transport but not yet to the system."""
         ...
 
     def abort(self) -> None:
@@ -51,11 +51,11 @@ class ReaderConnection(Protocol):
 
 
 class ReaderAccount:
-    """What one connection holds; made by `ReaderMemory.account`.
+    """Memory of one connection; created by `ReaderMemory.account`.
 
     Attributes:
-        fetching_bytes: granted to reads that are under way.
-        unsent_bytes: handed to the transport, when that was asked last.
+        fetching_bytes: granted to reads in progress.
+        unsent_bytes: in the transport, when last polled.
     """
 
     __slots__ = ("_goal_s", "_goal_total", "_memory", "_sent_total", "fetching_bytes", "holder", "unsent_bytes")
@@ -66,27 +66,27 @@ class ReaderAccount:
         self.fetching_bytes = 0
         self.unsent_bytes = 0
         self._sent_total = 0
-        # When that much was taken of what was sent, there is a new goal; and since when this is it.
+        # The total received bytes at which a new goal is set; and since when this one is.
         self._goal_total = 0
         self._goal_s = 0.0
 
     @property
     def held_bytes(self) -> int:
-        """What the connection holds in all."""
+        """The connection's memory in total."""
         return self.fetching_bytes + self.unsent_bytes
 
     def grant(self, size: int) -> int:
-        """Return how many of so many bytes may be read now; 0 if the read has to wait."""
+        """Return how many of the requested bytes may be read now; 0 if the read has to wait."""
         return self._memory.grant(self, size)
 
     def fetch(self, size: int) -> None:
-        """Hold that much for a read that is under way, until it is `fetched`."""
+        """Hold memory for a read in progress, until it is `fetched`."""
         size = max(size, FETCH_SIZE_BYTES_MIN)
         self.fetching_bytes += size
         self._memory.changed(self, size)
 
     def fetched(self, size: int) -> None:
-        """Hold nothing more for a read that has ended; what is sent of it counts from then on."""
+        """Release the memory of a read that has ended; bytes sent of it count from then on."""
         size = min(max(size, FETCH_SIZE_BYTES_MIN), self.fetching_bytes)  # none, if the connection is gone
         self.fetching_bytes -= size
         self._memory.changed(self, -size)
@@ -99,7 +99,7 @@ class ReaderAccount:
         self.measure(now_s)
 
     def measure(self, now_s: float) -> None:
-        """Ask how much is unsent."""
+        """Poll the unsent bytes."""
         unsent = self.holder.unsent_bytes()
         difference, self.unsent_bytes = unsent - self.unsent_bytes, unsent
         if self._sent_total - unsent >= self._goal_total:
@@ -108,11 +108,11 @@ class ReaderAccount:
             self._memory.changed(self, difference)
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long the peer has not taken what it held at some time; 0 if it holds nothing unsent."""
+        """How long the peer has not received the bytes that it held at some time; 0 if none are unsent."""
         return now_s - self._goal_s if self.unsent_bytes else 0.0
 
     def close(self) -> None:
-        """Hold nothing more: the connection is gone."""
+        """Release everything: the connection is gone."""
         held = self.held_bytes
         self.fetching_bytes = self.unsent_bytes = 0
         self._memory.changed(self, -held)
@@ -122,8 +122,8 @@ class ReaderMemory:
     """The accounts of all connections; belongs to one event loop.
 
     Args:
-        bytes_max: what they hold together.
-        patience_s: for how long a connection may take nothing while others have to wait.
+        bytes_max: the limit of their sum.
+        patience_s: how long a connection may stall while others have to wait.
     """
 
     def __init__(self, *, bytes_max: int, patience_s: float, clock: Clock, counters: FrontCounters) -> None:
@@ -136,7 +136,7 @@ class ReaderMemory:
         self._measured_s = 0.0
         # Accounts that hold something, as far as is known.
         self._holding: set[ReaderAccount] = set()
-        # Those who wait for room, who has waited longest first.
+        # Callbacks of waiting reads, the longest wait first.
         self._waiting: dict[Callable[[], None], None] = {}
         self._checking: asyncio.TimerHandle | None = None
         self._is_checked_soon = False
@@ -146,16 +146,16 @@ class ReaderMemory:
         return ReaderAccount(self, holder)
 
     def wait(self, callback: Callable[[], None]) -> None:
-        """Call back once when there may be room."""
+        """Call back once when memory may be available."""
         self._waiting[callback] = None
         self._check_later(CHECKED_AGAIN_S)
 
     def stop_waiting(self, callback: Callable[[], None]) -> None:
-        """Do not call back any more; nothing happens if it did not wait."""
+        """Cancel a callback; does nothing if it is not waiting."""
         self._waiting.pop(callback, None)
 
     def grant(self, account: ReaderAccount, size: int) -> int:
-        """Return how many of so many bytes an account may take now."""
+        """Return how many of the requested bytes an account may take now."""
         least = min(size, GRANT_SIZE_BYTES_SMALL)
         if self.held_bytes + size > self._usual_max:
             self._measure()
@@ -167,8 +167,9 @@ class ReaderMemory:
         return 0
 
     def changed(self, account: ReaderAccount, difference: int) -> None:
-        """Note that an account holds more, or less."""
+        """Record that an account holds more, or less."""
         self.held_bytes += difference
+        assert 0 <= account.held_bytes <= self.held_bytes, "an account is a part of the sum"
         if account.held_bytes:
             self._holding.add(account)
         else:
@@ -185,7 +186,7 @@ class ReaderMemory:
         self._checking = asyncio.get_running_loop().call_later(delay_s, self._check)
 
     def _check(self) -> None:
-        """Make room, if it is needed, and call those who wait for it. Comes again for as long as anybody waits."""
+        """Free memory if needed, and wake waiters. Repeats itself while anything waits."""
         self._checking = None
         self._measured_s = 0.0
         self._measure()
@@ -208,7 +209,7 @@ class ReaderMemory:
                 account.measure(now_s)
 
     def _end_stalled(self) -> None:
-        """End connections that have stalled; above the bound, which replies of other kinds may pass, any that hold."""
+        """Close stalled connections; above the limit, which other replies may exceed, any that hold memory."""
         now_s = self._clock.monotonic_s()
         room_needed = self._usual_max // 2
 

@@ -1,8 +1,8 @@
 """The reads of one connection: answered from memory at once, fetched from tier 2, parked at the tail, or pushed to.
 
-Who waits at the tail of a segment has no coroutine. The container calls `segment_changed` in the step in which bytes
-became durable, and the answer is handed to the socket in that same step. Only bytes that have to be fetched from tier 2
-take a task.
+Readers that wait at the tail of a segment have no coroutine. The container calls `segment_changed` in the step in which
+bytes became durable, and the answer is passed to the socket in that same step. Only bytes that have to be fetched from
+tier 2 need a task.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ PUSH_SIZE_BYTES_MAX: Final = 1 * MIB
 PUSH_SIZE_BYTES_MIN: Final = 64 * KIB
 """However many subscriptions share a connection, smaller pushes are not worth their headers."""
 PUSHES_AT_ONCE_MAX: Final = 4
-"""After so many, a subscription that is far from the tail lets others go first."""
+"""After this many pushes, a subscription far from the tail yields to others."""
 FETCHING_BYTES_MAX: Final = 4 * READ_SIZE_BYTES_MAX
-"""One connection fetches no more than about this at once, however much room there is."""
+"""One connection fetches no more than about this at once, however much memory is free."""
 
 
 _READ: Final = m.Read.type.name
 WAITING_SIZE_BYTES: Final = 1 * KIB
-"""What a reader that waits counts as among the requests."""
+"""Accounted memory of a waiting reader among the requests."""
 
 
 class Reads:
@@ -42,7 +42,7 @@ class Reads:
 
     Args:
         waiting_count_max: parked reads and subscriptions together.
-        write_buffer_bytes: how much may wait to be sent before nothing more is pushed.
+        write_buffer_bytes: unsent bytes above which nothing more is pushed.
     """
 
     def __init__(
@@ -62,11 +62,10 @@ class Reads:
         self.tasks = tasks
         self._waiting_count_max = waiting_count_max
         self._write_buffer_bytes = write_buffer_bytes
-        # By request id, reads that wait at the tail, and subscriptions wherever they are: the ones that were pushed
-        # longest ago are first.
+        # By request id, reads parked at the tail, and all subscriptions: least recently pushed first.
         self._waiting: dict[int, ParkedRead | Subscription] = {}
         self._memory = memory
-        # Reads for which there was no room, with what keeps their segments in memory.
+        # Reads without a grant of memory, with the pins of their segments.
         self._delayed: list[tuple[m.Read, int, Pins]] = []
 
     def read(self, message: m.Read, request_id: int, *, may_wait: bool = True) -> None:
@@ -119,22 +118,22 @@ class Reads:
         subscription.pump()
 
     def give_credit(self, request_id: int, credit_bytes: int) -> None:
-        """Let a subscription push that much more; nothing happens if it has ended."""
+        """Grant a subscription more credit; does nothing if it has ended."""
         reader = self._waiting.get(request_id)
         if isinstance(reader, Subscription):
             reader.give_credit(credit_bytes)
 
     def end(self, request_id: int) -> None:
-        """Forget a reader that waits at a tail, and tell it; nothing happens if it has ended."""
+        """End a reader that waits at a tail; does nothing if it has ended."""
         reader = self._waiting.pop(request_id, None)
         if reader is not None:
             reader.cancel()
 
     def write_resumed(self) -> None:
-        """Push what was held back while the peer took too little, a bit of each subscription in its turn."""
+        """Push bytes held back while the peer was too slow, a few of each subscription in turn."""
         for request_id in list(self._waiting):
             if self.reply_writer.is_full:
-                return  # the rest comes first the next time
+                return  # the rest goes first the next time
             reader = self._waiting.get(request_id)
             if isinstance(reader, Subscription):
                 self._waiting[request_id] = self._waiting.pop(request_id)
@@ -142,12 +141,12 @@ class Reads:
 
     @property
     def push_size_bytes_max(self) -> int:
-        """The most that one subscription pushes at once, so that many share what the peer takes at once."""
+        """The most that one subscription pushes at once, so that many share the peer's capacity."""
         share = self._write_buffer_bytes // max(1, len(self._waiting))
         return max(PUSH_SIZE_BYTES_MIN, min(PUSH_SIZE_BYTES_MAX, share))
 
     def refuse(self) -> None:
-        """Fail those that wait: the session is draining."""
+        """Fail the waiting readers: the session is draining."""
         request_ids = [*self._waiting, *(request_id for _, request_id, _ in self._delayed)]
         self.cancel()
         for request_id in request_ids:
@@ -171,7 +170,7 @@ class Reads:
         self._memory.wait(self.room_found)
 
     def room_found(self) -> None:
-        """Try again what there was no room for."""
+        """Retry the reads without a grant."""
         delayed, self._delayed = self._delayed, []
         for message, request_id, pins in delayed:
             with pins:
@@ -215,7 +214,7 @@ class Reads:
 
 
 class WaitingReader(ABC):
-    """A read that is answered when its segment changes, or a subscription; it keeps the segment in memory."""
+    """A parked read or a subscription: called when its segment changes; it pins the segment."""
 
     __slots__ = ("_pins", "_reads", "_request_id", "_segment")
 
@@ -228,7 +227,7 @@ class WaitingReader(ABC):
 
     @abstractmethod
     def segment_changed(self) -> None:
-        """Send what there is to say now: called in the step in which bytes became durable."""
+        """Send what is available: called in the step in which bytes became durable."""
 
     def cancel(self) -> None:
         """Leave without an answer."""
@@ -238,7 +237,7 @@ class WaitingReader(ABC):
 
 
 class ParkedRead(WaitingReader):
-    """A read that waits for bytes, for the end of the segment, or for its time to run out."""
+    """A read that waits for bytes, for the end of the segment, or for its timeout."""
 
     __slots__ = ("_message", "_timer")
 
@@ -249,13 +248,13 @@ class ParkedRead(WaitingReader):
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._answer)
 
     def segment_changed(self) -> None:
-        """Answer, for there is something to say."""
+        """Answer: bytes, or the end, are available."""
         self._answer()
 
     def _answer(self) -> None:
-        """Answer with what there is, also nothing when the time has run out."""
+        """Answer with the available bytes, or none after the timeout."""
         self._reads.end(self._request_id)
-        # What has just become durable is in the tail, unless it is that of a segment merged into this one.
+        # Bytes that have just become durable are in the tail, unless they are of a segment merged into this one.
         self._reads.read(self._message, self._request_id, may_wait=False)
 
     def cancel(self) -> None:
@@ -265,7 +264,7 @@ class ParkedRead(WaitingReader):
 
 
 class Subscription(WaitingReader):
-    """Pushes a segment from an offset on, as far as the reader gave credit."""
+    """Pushes a segment from an offset on, as far as the reader grants credit."""
 
     __slots__ = ("_continuing", "_credit_bytes", "_event_index", "_fetching", "_offset")
 
@@ -279,28 +278,28 @@ class Subscription(WaitingReader):
         self._continuing: asyncio.Handle | None = None
 
     def segment_changed(self) -> None:
-        """Push what there is now."""
+        """Push the available bytes."""
         self.pump()
 
     def give_credit(self, credit_bytes: int) -> None:
-        """Let the subscription push that much more."""
+        """Grant more credit."""
         self._credit_bytes += credit_bytes
         self.pump()
 
     def cancel(self) -> None:
-        """Push nothing any more."""
+        """Stop pushing."""
         super().cancel()
         if self._continuing is not None:
             self._continuing.cancel()
         if self._fetching is not None:
-            # Not kept: a task that was cancelled has a traceback with this, a cycle that holds what was fetched.
+            # Dropped: a cancelled task has a traceback with this, a cycle that keeps the fetched bytes alive.
             self._fetching.cancel()
             self._fetching = None
 
     def pump(self, *, pushes_count_max: int = PUSHES_AT_ONCE_MAX) -> None:
-        """Push from memory as long as there are bytes, credit and room; fetch what is not in memory.
+        """Push from memory while there are bytes, credit and space; fetch bytes that are not in memory.
 
-        Pushes end at borders of the grid of pages, so that each is a whole page of the cache, and none is copied.
+        Pushes end at borders of the page grid, so that each is a whole page of the cache, and none is copied.
         """
         account = self._reads.reply_writer.account
         try:
@@ -364,7 +363,7 @@ class Subscription(WaitingReader):
             self._reads.reply_writer.account.fetched(size_max)
         self._fetching = None
         if self._reads.reply_writer.is_full:
-            return  # it is read again, from the cache, when the peer has taken what was sent
+            return  # it is read again, from the cache, when the peer has received what was sent
         if not pieces or not self._push(pieces):
             self.pump()
 

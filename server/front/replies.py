@@ -1,4 +1,4 @@
-"""Errors as messages: the one place where what went wrong becomes an error reply."""
+"""Error replies: the one place where an exception becomes a message."""
 
 import logging
 from typing import Final
@@ -11,11 +11,11 @@ from millrace.wire.errors import ErrorCode, WireError
 logger = logging.getLogger(__name__)
 
 MESSAGE_LENGTH_MAX: Final = 1000
-"""Characters of a text in a reply; what is longer is cut."""
+"""Characters of a text in a reply; longer text is cut."""
 
 
 def error_reply(error: BaseException) -> m.ErrorReply:
-    """Return the reply for an error; an unexpected one is logged and told as internal, without details."""
+    """Return the reply for an error; an unexpected one is logged and reported as internal, without details."""
     if isinstance(error, ServerError):
         return m.ErrorReply(
             code=error.code,

@@ -17,25 +17,25 @@ from .replies import error_reply
 from .request_memory import RequestAccount
 
 NO_REPLY: Final = 0
-"""In place of the id of a request that asked for no reply: the ids of clients begin at 1."""
+"""Instead of a request id, for a request without a reply: the ids of clients begin at 1."""
 
 
 class ReplyWriter:
-    """Sends frames over one connection; what is sent when it is closing, or closed, is dropped.
+    """Sends frames over one connection; frames for a closing or closed one are dropped.
 
     Args:
-        may_be_superseded: whether another server may have acknowledged what this one does not know of. Asked when
-            frames leave: a request may have waited while the process stood still.
-        abort: ends the connection at once; called in place of sending then.
+        may_be_superseded: True if the lease may have expired, so another server may be the owner. Called when frames
+            leave: a request may have waited while the process stalled.
+        abort: ends the connection at once; called instead of sending then.
 
     Attributes:
-        session: what is sent goes through it.
+        session: all frames go through it.
         counters: of all connections.
-        account: of the memory that what is sent holds.
-        requests: the account of the memory that requests hold.
-        latency: of the requests that are answered.
+        account: of the memory for unsent bytes of readers.
+        requests: the account of the memory of requests.
+        latency: of answered requests.
         transport: None before the connection is made and after it is lost.
-        is_full: the peer takes too little: nothing more is pushed now. Answers are sent all the same.
+        is_full: the peer receives too slowly: nothing more is pushed now. Replies are still sent.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class ReplyWriter:
         self.flush()
 
     def send_soon(self, frame: bytes) -> None:
-        """Send one frame with the others of this turn of the loop: of several requests, one system call answers all."""
+        """Send one frame with the others of this turn of the loop: one system call answers several requests."""
         self.session.put(frame)
         if not self._is_flushing_soon:
             self._is_flushing_soon = True
@@ -84,7 +84,7 @@ class ReplyWriter:
         self.flush()
 
     def flush(self) -> None:
-        """Hand to the transport what the session has to send."""
+        """Pass the outbox of the session to the transport."""
         size = self.session.outbox_bytes
         if not size:
             return
@@ -100,7 +100,7 @@ class ReplyWriter:
     def send_data(self, request_id: int, segment: Segment, offset: int, pieces: list[memoryview]) -> int:
         """Send a DATA frame; return its flags.
 
-        Its payload is copied only where it would keep much more in memory than it is, until the peer has taken it.
+        Its payload is copied only if a view would keep much more memory alive, until the peer has received it.
         """
         size = sum(map(len, pieces))
         flags = 0
@@ -123,11 +123,11 @@ class ReplyWriter:
     def send_error(self, request_id: int, error: BaseException) -> None:
         """Send an ERROR frame, unless the request asked for no reply."""
         self.counters.requests_failed_total += 1
-        reply = error_reply(error)  # logs what is unexpected
+        reply = error_reply(error)  # logs unexpected errors
         if request_id != NO_REPLY:
             self.send(encode(reply, request_id=request_id))
 
 
 def _is_most(piece: memoryview) -> bool:
-    """Return whether a view is at least seven eighths of the memory that it keeps."""
+    """Return whether a view is at least seven eighths of the memory that it keeps alive."""
     return 8 * len(piece) >= 7 * memoryview(piece.obj).nbytes

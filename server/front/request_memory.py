@@ -1,12 +1,13 @@
-"""The memory that requests of all connections hold.
+"""Memory of the requests of all connections.
 
-That is what receive buffers have above their initial size, the objects of requests that are carried out, appends that
-wait for their segment to be loaded, and reads that wait at a tail. Each connection has an *account* of what it holds,
-and the sum of all accounts is bounded. Who gets no more is not read until it is its turn, or is refused.
+It includes receive buffers above their initial size, the objects of requests in progress, appends that wait for their
+segment to be loaded, and reads parked at a tail. Each connection has an *account* of its memory, and the sum of all
+accounts is bounded. A connection that gets no memory is not read until its turn, or is rejected.
 
-- A frame is given room for all of it before it is received. So who has begun needs nothing more in order to end, and
-  who waits holds nothing that another one waits for. A frame that does not arrive meets its time limit.
-- Who waits is served in turn. Meanwhile others get nothing before them, and give back what they do not use.
+- Reserve up front, so that a request never waits while holding, which would be a deadlock: a frame gets memory for all
+  of it before it is received, and a waiting connection holds nothing that another one needs. A frame that does not
+  arrive meets its deadline.
+- Waiters are served in turn. Meanwhile other connections get nothing before them, and release unused memory.
 - The last eighth is for connections that hold next to nothing, a little for each: small requests continue while others
   have filled the rest.
 """
@@ -20,25 +21,25 @@ from millrace.wire.limits import KIB
 from .counters import FrontCounters
 
 USUAL_SHARE: Final = 7 / 8
-"""Of the bound; the rest is for connections that hold next to nothing."""
+"""Share of the limit; the rest is for connections that hold next to nothing."""
 SMALL_SIZE_BYTES: Final = 64 * KIB
-"""What one of those may hold."""
+"""The most that one of those may hold."""
 
 
 class RequestConnection(Protocol):
-    """A connection, as far as the memory of its requests is concerned."""
+    """The memory-accounting interface of a connection."""
 
     def give_back(self) -> None:
-        """Give back what is not in use."""
+        """Release unused memory."""
         ...
 
     def request_room_found(self) -> None:
-        """Ask again for what there was no room for."""
+        """Retry taking memory."""
         ...
 
 
 class RequestAccount:
-    """What the requests of one connection hold; made by `RequestMemory.account`."""
+    """Memory of the requests of one connection; created by `RequestMemory.account`."""
 
     __slots__ = ("_memory", "held_bytes", "holder")
 
@@ -48,29 +49,29 @@ class RequestAccount:
         self.held_bytes = 0
 
     def take(self, size: int) -> bool:
-        """Hold that much more; return False, and hold no more, if there is no room now."""
+        """Hold this much more; return False, and hold no more, if it is not available now."""
         if not self._memory.has_room(self, size):
             return False
         self.hold(size)
         return True
 
     def hold(self, size: int) -> None:
-        """Hold that much more, whether there is room or not: it is here already."""
+        """Hold this much more, whether it is available or not: it is in memory already."""
         self.held_bytes += size
         self._memory.changed(self, size)
 
     def give(self, size: int) -> None:
-        """Hold that much less."""
+        """Release this much."""
         size = min(size, self.held_bytes)  # none, if the connection is gone
         self.held_bytes -= size
         self._memory.changed(self, -size)
 
     def wait(self) -> None:
-        """Have the holder told when it is its turn to ask again."""
+        """Have the holder called when it is its turn to retry."""
         self._memory.wait(self)
 
     def close(self) -> None:
-        """Hold nothing more: the connection is gone."""
+        """Release everything: the connection is gone."""
         self._memory.stop_waiting(self)
         self.give(self.held_bytes)
 
@@ -79,7 +80,7 @@ class RequestMemory:
     """The accounts of all connections; belongs to one event loop.
 
     Args:
-        bytes_max: what they hold together.
+        bytes_max: the limit of their sum.
     """
 
     def __init__(self, *, bytes_max: int, counters: FrontCounters) -> None:
@@ -88,15 +89,15 @@ class RequestMemory:
         self._counters = counters
         self.held_bytes = 0
         self._holding: set[RequestAccount] = set()
-        # Who has waited longest comes first.
+        # The longest wait first.
         self._waiting: OrderedDict[RequestAccount, None] = OrderedDict()
-        # Whose turn it is, while it asks again.
+        # The account whose turn it is, while it retries.
         self._served: RequestAccount | None = None
         self._serving: asyncio.Handle | None = None
 
     @property
     def is_contended(self) -> bool:
-        """Whether somebody waits."""
+        """Whether any account waits."""
         return bool(self._waiting)
 
     def account(self, holder: RequestConnection) -> RequestAccount:
@@ -104,15 +105,16 @@ class RequestMemory:
         return RequestAccount(self, holder)
 
     def has_room(self, account: RequestAccount, size: int) -> bool:
-        """Return whether an account may hold that much more now."""
+        """Return whether an account may hold this much more now."""
         total = self.held_bytes + size
         if account.held_bytes + size <= SMALL_SIZE_BYTES:
             return total <= self._bytes_max
         return total <= self._usual_max and (account is self._served or not self._waiting)
 
     def changed(self, account: RequestAccount, difference: int) -> None:
-        """Note that an account holds more, or less."""
+        """Record that an account holds more, or less."""
         self.held_bytes += difference
+        assert 0 <= account.held_bytes <= self.held_bytes, "an account is a part of the sum"
         if account.held_bytes:
             self._holding.add(account)
         else:
@@ -121,7 +123,7 @@ class RequestMemory:
             self._serve_soon()
 
     def wait(self, account: RequestAccount) -> None:
-        """Let an account have its turn after those that wait already."""
+        """Queue an account behind those that wait already."""
         self._counters.requests_delayed_total += 1
         self._waiting[account] = None
         if account is self._served:
@@ -131,7 +133,7 @@ class RequestMemory:
                 other.holder.give_back()
 
     def stop_waiting(self, account: RequestAccount) -> None:
-        """Forget that an account waits; nothing happens if it does not."""
+        """Remove an account from the queue; does nothing if it is not waiting."""
         if account in self._waiting:
             del self._waiting[account]
             self._serve_soon()
@@ -141,14 +143,16 @@ class RequestMemory:
             self._serving = asyncio.get_running_loop().call_soon(self._serve)
 
     def _serve(self) -> None:
-        """Let those who wait ask again, until one has to continue to wait."""
+        """Let waiting accounts retry in turn, until one has to continue to wait."""
         self._serving = None
         while self._waiting:
             account, _ = self._waiting.popitem(last=False)
+            # While it retries, `has_room` ignores the queue for this account: its turn has come.
             self._served = account
             try:
                 account.holder.request_room_found()
             finally:
                 self._served = None
             if account in self._waiting:
+                # It needs more than is free, and is at the front again. Serving the accounts behind would starve it.
                 return

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class ConnectionTasks:
-    """Runs coroutines for as long as a connection lives; beyond a number of them it is not read.
+    """Runs coroutines for as long as a connection lives; above a number of them it is not read.
 
     Args:
         failed: called when a task ends by an error that it should have handled itself.

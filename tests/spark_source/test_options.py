@@ -111,7 +111,7 @@ def test_sizes_have_units(text: str, size: int) -> None:
         ("partitionBytes", "lots", "is not a size"),
         ("minPartitions", "0", "no number above 0"),
         ("stream", "shop/orders,", "is not of the form scope/name"),
-        ("stream", "shop/orders,shop/orders", "given twice"),
+        ("stream", "shop/orders,shop/orders", "named twice"),
         ("stream", "plant/*", r"is a pattern: write streamPattern=plant/\*"),
         ("streamPattern", "plant/sensor", "write stream=plant/sensor"),
         ("cursor", "", "1 to 255 bytes"),
