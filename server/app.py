@@ -3,10 +3,10 @@
     async with Server(options) as server:
         server.address        # where clients connect
 
-A server is a listener, a console, the budgets of its connections, and the containers that it hosts (`hosting`). It
-takes its ports first, then lets the host claim and open its containers, then accepts connections. When a container was
-opened again after a failure, the server cuts its connections, and clients come back. The server ends when another one
-has taken over, when it releases what it owns as its own disk has failed, or when a background task fails unexpectedly.
+A server is a listener, a console, the limits of its connections, and the containers that it hosts (`hosting`). It binds
+its ports first, then lets the host claim and open its containers, then accepts connections. When a container was
+reopened after a failure, the server cuts its connections, and clients reconnect. The server exits when another server
+has taken over, when it releases ownership because its own disk has failed, or if a background task fails unexpectedly.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_FLUSH_S_MIN: Final = 0.1
 DESCRIPTORS_RESERVED_COUNT: Final = 256
-"""Connections are kept from using up those that the log needs for its next file, tier 2, and the console."""
+"""Descriptors reserved for the next file of the log, tier 2, and the console."""
 MEASURE_S_MAX: Final = 5.0
-"""How long a scrape waits for lags to be measured; then it tells those of the scrape before."""
+"""How long a scrape waits for lags to be measured; otherwise it shows those of the previous scrape."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # what is listened on, and how it is reached from here
 
 
@@ -78,9 +78,9 @@ class ServerStatistics:
     reader_bytes: int
     idle_bytes: int
     attribute_bytes: int
-    # Why clients are told to wait now; empty if they are not.
+    # Why clients are throttled now; empty if they are not.
     throttle_reason: str
-    # Whether nothing can be stored now: the log has failed and is not open again, or has lost content.
+    # Whether the container is read-only: the log has failed and is not reopened yet, or has lost content.
     read_only: bool
 
 
@@ -88,11 +88,11 @@ class Server:
     """A running server; use as an async context manager, or `start` and `stop`. Closes its storage at the end.
 
     Args:
-        files, storage, store, clock, threads: in place of the real ones.
+        files, storage, store, clock, threads: replace the real ones.
 
     Attributes:
         host: the containers.
-        tasks: what runs in the background beside them.
+        tasks: background tasks beside them.
         ended: set when the server is to stop by itself.
         failure: the error that ends the server; None while it runs, or if a signal ends it.
     """
@@ -167,29 +167,29 @@ class Server:
 
     @property
     def services(self) -> ContainerServices:
-        """Everything that works on the open container; to be asked while it is open."""
+        """The services of the open container; only while it is open."""
         services = self.host.container.services
         assert services is not None
         return services
 
     @property
     def opened(self) -> OpenContainer:
-        """The container that answers requests; to be asked while it is open."""
+        """The container that answers requests; only while it is open."""
         return self.services.opened
 
     async def start(self, *, on_standby: Callable[[str], None] = lambda _: None) -> None:
-        """Take the ports, own the folder, recover, and listen.
+        """Bind the ports, lock the folder, recover, and listen.
 
-        The folder is not touched where a port is in use, or where the object store cannot be relied on; nobody is let
-        in before all is recovered. A standby waits here for as long as another server has the container. Cancelling
-        gives back what was taken, and so does an error.
+        If a port is in use, or the object store fails its probe, the folder is left alone; no connection is accepted
+        before the recovery is complete. A standby waits here for as long as another server owns the container.
+        Cancelling, and an error, release everything.
 
         Args:
-            on_standby: called with who serves, for people, while this one stands by.
+            on_standby: called with the owner, for people, while this server stands by.
 
         Raises:
-            ConfigurationError: a folder, an address or a token file that cannot be used. That somebody else has come to
-                listen on the address of a standby is noticed at its takeover.
+            ConfigurationError: a folder, an address or a token file cannot be used. If another process has bound the
+                address of a standby meanwhile, this is raised at its takeover.
             StorageError: the data cannot be recovered.
         """
         options = self.options
@@ -197,7 +197,7 @@ class Server:
             self._token = await asyncio.to_thread(read_token, options.front.token_file)
         try:
             self._listener = await bind(options.listen, self._make_connection)
-            if options.console is not None:  # it says that the container is being recovered, while it is
+            if options.console is not None:  # it reports the recovery of the container
                 with listening(options.console):
                     self._console = self._open_console(options.console)
             await self.host.open(on_standby=on_standby)
@@ -208,7 +208,7 @@ class Server:
             raise
 
     async def stop(self) -> None:
-        """Stop: accept nothing, finish or fail what is under way within the deadline, flush, release the folder."""
+        """Stop: accept nothing, finish or fail requests in progress within the deadline, flush, release the folder."""
         if not self.host.stop():
             return
         started_s = self.clock.monotonic_s()
@@ -235,10 +235,10 @@ class Server:
             self._listener.close()
 
     async def wait_for_end(self) -> None:
-        """Return when a signal asks the server to end.
+        """Return when a signal requests the end of the server.
 
         Raises:
-            BaseException: what ended a background task that should not have ended.
+            BaseException: the error of a background task that should not have ended.
         """
         await self.ended.wait()
         if self.failure is not None:
@@ -287,17 +287,17 @@ class Server:
         return self.host.health()
 
     async def _replace_connections(self) -> None:
-        """Let clients come back, to the container that was opened in the step before."""
+        """Close all connections, so that clients reconnect to the container that was just reopened."""
         connections = list(self.connections)
         for connection in connections:
             connection.drain()
-        # Let what they are told of that leave.
+        # Let their last replies leave.
         await asyncio.sleep(0)
         for connection in connections:
             connection.abort()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        """Stop: a background task ended for a reason that is not handled, or the container is not ours any more."""
+        """Stop: a background task failed unexpectedly, or the container belongs to another server now."""
         self.failure = error
         self.ended.set()
 
@@ -327,7 +327,7 @@ class Server:
         return connection
 
     def _open_console(self, address: Address) -> "ConsoleSite":
-        # Loaded here, since with it comes the client, and a server without a console starts sooner.
+        # Imported here, because it loads the client, and a server without a console starts sooner.
         from millrace.server.console.access import Access
         from millrace.server.console.api import Api
         from millrace.server.console.feeds import Feeds
@@ -353,7 +353,7 @@ class Server:
         )
 
     def _busy(self) -> Busy:
-        """Return the streams and cursors that have metrics of their own. May be called from any thread."""
+        """Return the streams and cursors with metrics of their own. May be called from any thread."""
         services = self.host.container.services
         if services is None:
             return Busy()
@@ -362,7 +362,7 @@ class Server:
         return Busy(streams=streams.traffic.rows, others=streams.traffic.others, lags=lags, other_lags=other_lags)
 
     async def _measure_from(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Bring `_busy` up to now; awaited in the loop of the console, as long as Prometheus may wait."""
+        """Update `_busy`; awaited in the loop of the console, as long as Prometheus may wait."""
         measuring = asyncio.run_coroutine_threadsafe(self._measure(), loop)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MEASURE_S_MAX):
@@ -371,12 +371,12 @@ class Server:
     async def _measure(self) -> None:
         services = self.host.container.services
         if services is not None:
-            # What cannot be loaded now stays as it was measured before.
+            # Streams that cannot be loaded now keep their previous values.
             with contextlib.suppress(ServerError):
                 await services.streams.measure()
 
     def _own_address(self) -> str:
-        """Return where this machine reaches the data port."""
+        """Return the address of the data port on this machine."""
         address = Address.parse(self.address, default_port=0)
         return str(Address(_LOOPBACK.get(address.host, address.host), address.port))
 
@@ -388,7 +388,7 @@ class Server:
         await self.tasks.stop()
         if self._console is not None:
             await asyncio.to_thread(self._console.close)
-        # After a hand-over nothing is flushed: no checkpoint could record it, and another server waits.
+        # After a hand-over nothing is flushed: no checkpoint could record it, and a standby waits.
         await self.host.close(flush_s=0.0 if isinstance(self.failure, OwnershipReleasedError) else flush_s)
         left_s = max(0.0, flushed_s - self.clock.monotonic_s())
         await self.host.release(release_s=left_s + 0.1 * self.options.shutdown_s)

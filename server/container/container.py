@@ -1,16 +1,17 @@
-"""The unit that owns segments: it admits requests, logs them, and applies what is durable.
+"""The unit that owns segments: it admits requests, logs them, and applies durable batches.
 
-The way of an append:
+The path of an append:
 
-    append      checks it against the admitted view, pins what it is about, gives it an offset and the log
-    refuse      takes one that was refused; it is told when that is durable which it was refused for (`in_flight`)
+    append      checks it against the admitted view, pins its entities, gives it an offset and passes it to the log
+    refuse      queues a rejected append; it is answered when the state that the rejection rests on is durable
+                (`in_flight`)
     (the log)   makes a batch durable
     durable     applies the batch in the order of the log (`state.apply`), wakes readers at the tail, settles the owners
 
-A decision (create, seal, ...) takes the same way as a record, so all of them are in one order with the appends: an
-append admitted after a seal is refused, one before it is stored.
+A decision (create, seal, ...) takes the same path as a record, so all of them are in one order with the appends: an
+append admitted after a seal is rejected, one before it is stored.
 
-Only `start`, and what `decide` returns, wait; all of it runs in the event loop. Reads are in `segment_reads`.
+Only `start`, and the futures of `decide`, wait; all of it runs in the event loop. Reads are in `segment_reads`.
 """
 
 import asyncio
@@ -100,39 +101,39 @@ class SegmentContainer:
         # No single append, and no run of several, may have more bytes, headers included.
         self.run_size_bytes_max = min(log.run_size_bytes_max, FRAME_SIZE_BYTES_MAX)
         self._ownership = ownership
-        # Whether the log has failed: what the state holds may be less than what the disk holds. Also if it was fenced.
+        # Whether the log has failed: the state may have less than the disk. Also set if the container was fenced.
         self.has_failed = False
-        # Set when another server has the container: it stays failed, and nothing of it is stored or deleted any more.
+        # Set when another server owns the container: it stays failed, and may neither store nor delete anything.
         self.fence: OwnerFencedError | None = None
-        # Set when the checkpoint is not what was written: the container must be started again, from a copy of it.
+        # Set when the checkpoint is damaged: the container must be started again, from a copy of it.
         self.checkpoint_damage: CheckpointDamagedError | None = None
         self.loader = EntityLoader(state)
         # Called after each applied batch: the flusher checks whether there is work.
         self.on_progress: Callable[[], None] = lambda: None
-        # Called if the log or the checkpoint fails, once, and if it is fenced; the container then refuses everything.
+        # Called once if the log or the checkpoint fails, or the container is fenced; it then rejects all requests.
         self.on_failure: Callable[[ServerError], None] = lambda error: None
-        # How often a writer was refused for its sequences, until it was reset.
+        # How often a writer was rejected for its sequences, until a reset.
         self.sequences_refused_total = 0
-        # What the log has lost: nothing is changed then, and the log is not started.
+        # The loss of the log: the container is read-only then, and the log is not started.
         self.loss = loss
-        # Why requests that change anything are refused, None if they are not.
+        # Why requests that change anything are rejected, None if they are not.
         self._failure: ServerError | None = None if loss is None else loss.error()
-        # Those who wait for room: each is called, and forgotten, once there is some.
+        # Callbacks of writers that wait for space: each is called once when there is some.
         self._waiting_for_room: set[Callable[[], None]] = set()
         self.in_flight = InFlight()
-        # Before a run is appended, times outside of bounds that clamp are clamped by this.
+        # Clamps times outside of clamping bounds before a run is appended.
         self.clamp = EventTimeClamp(state, clock)
 
     async def start(self) -> None:
-        """Start the log, from which the state was recovered, and take requests from now on; see `Log.start`."""
-        # The state may know of batches that the log has lost: their numbers are not given again.
+        """Start the log, from which the state was recovered, and accept requests from now on; see `Log.start`."""
+        # The state may know batches that the log has lost: their sequences are not used again.
         self.state.scalars.log_capacity_bytes = self.log.capacity_bytes
         self._trim_idle_between_steps()
         await self.log.start(after_sequence=self.state.sequence, on_durable=self.durable, on_failure=self.log_failed)
         self.state.sequence = self.log.durable_sequence
 
     def _trim_idle_between_steps(self) -> None:
-        """Evict idle entities as they become too many, but never within a step of the event loop: see `idle_budget`."""
+        """Evict idle entities above the limit, but never within a step of the event loop: see `idle_budget`."""
         loop, idle = asyncio.get_running_loop(), self.state.idle
 
         def trim_soon() -> None:
@@ -143,7 +144,7 @@ class SegmentContainer:
         idle.trim()
 
     def stop(self) -> None:
-        """Refuse requests from now on; what is queued for the log still becomes durable."""
+        """Reject requests from now on; runs queued for the log still become durable."""
         if self._failure is None:
             self._failure = ShuttingDownError("the server is shutting down", retry_after_ms=1000)
 
@@ -153,10 +154,10 @@ class SegmentContainer:
         """Admit a run of appends and queue it for the log.
 
         Args:
-            run: what `scan_run` found; kept, and given its place in the segment.
-            owner: told by `settle` once the outcome of what this returns is known.
-            is_internal: whether the server itself appends, as only it may to internal segments that are not parts of a
-                transaction.
+            run: from `scan_run`; kept, and given its place in the segment.
+            owner: `settle` is called once the outcome of the result is known.
+            is_internal: whether the server itself appends; only the server may append to internal segments that are not
+                parts of a transaction.
 
         Returns:
             One or two pending appends in the order of their request ids.
@@ -166,14 +167,14 @@ class SegmentContainer:
         """
         self._check_running()
         segment = self._admitted_segment(run.segment_id)
-        # What belongs to a transaction is one batch with its commit, if that comes in this turn of the loop.
+        # Appends of a transaction share a batch with its commit, if that arrives in this turn of the loop.
         transaction = owner_of_part(self.state, segment, run) if segment.is_internal and not is_internal else None
         if run.writer_number:
             check_writer(self.state, run.writer_number, run.writer_epoch)
-            # Kept in the segment only once something of the writer is admitted.
+            # Stored in the segment only once something of the writer is admitted.
             progress = segment.writers.get(run.writer_number) or WriterProgress()
             if run.event_number <= progress.admitted:
-                # Also when the segment was sealed since: what is stored is stored.
+                # Even if the segment was sealed since: stored events stay stored.
                 return self._append_again(run, owner, segment, progress, transaction)
             return [self._admit(run, owner, segment, progress, transaction)]
         return [self._admit(run, owner, segment, None, transaction)]
@@ -206,10 +207,10 @@ class SegmentContainer:
             take_room(state, transaction, size, size_max=self.options.transaction_size_bytes_max)
         pending = PendingAppend(owner, run)
         run.offset = pending.offset = segment.next_offset
-        # First the pins, then the log, which may refuse; only then the admitted view moves.
+        # Pin first, then queue in the log, which may reject; only then move the admitted view.
         pins = pending.pins = Pins()
         try:
-            if transaction is None:  # else that pins it, and does not end before this
+            if transaction is None:  # otherwise the transaction pins it, and does not end before this
                 state.segments.pin((run.segment_id,), into=pins)
             if progress is not None:
                 state.writers.pin((run.writer_number,), into=pins)
@@ -229,10 +230,10 @@ class SegmentContainer:
         return pending
 
     def _check_sequences(self, segment: Segment, run: AppendRun) -> StreamProgress | None:
-        """Return how far the writer of a run is on the stream, None if it was not opened for it; raise like `append`.
+        """Return the writer's progress on the stream, None if it was not opened for it; raise like `append`.
 
-        A block that is refused for its sequences is recorded, so that its writer is not opened again as if nothing
-        had been.
+        A block rejected for its sequences is recorded, so that its writer cannot be reopened as if nothing had
+        happened.
         """
         writer = self.state.writers.peek(run.writer_number)
         assert writer is not None, "it was checked before"
@@ -244,7 +245,7 @@ class SegmentContainer:
         on_stream = check_sequenced(on_stream, segment, subject=writer.writer_id)
         refusal = refusal_of(on_stream, segment, run.sequences)
         if refusal is not None:
-            # Nobody waits for it: the append follows it.
+            # Not awaited: the append follows it.
             self.log_decision(
                 m.SequencesRefused(
                     writer_number=run.writer_number,
@@ -271,7 +272,7 @@ class SegmentContainer:
         progress: WriterProgress,
         transaction: Transaction | None,
     ) -> list[PendingAppend]:
-        """Admit a run whose beginning (or all) was sent before."""
+        """Admit a run that was sent before, completely or in part."""
         known, new = deduplicate(segment, run, stored=progress.admitted)
         again = PendingAppend(owner, known)
         again.duplicate = True
@@ -282,19 +283,20 @@ class SegmentContainer:
             try:
                 result.append(self._admit(new, owner, segment, progress, transaction))
             except ServerError as error:
-                # Of this part alone: that the other one is stored has to be told.
+                # Only for this part: the other part is acknowledged as a duplicate.
                 result.append(self.refuse(new, owner, error))
         if known.last_event_number <= progress.durable:
             again.settle()
         else:
-            # Stored by an earlier append that is still on its way: no ack before that one is durable.
+            # Stored by an earlier append still in flight: no ack before that one is durable.
             self.in_flight.follow(again)
         return result
 
     def refuse(self, run: AppendRun, owner: ReplyTarget, error: ServerError) -> PendingAppend:
         """Return the appends of a run that was refused: settled, or to be settled when the reason is durable."""
         refused = PendingAppend(owner, run)
-        refused.error = error.with_traceback(None)  # which would hold the run, and all its frames, until it is told
+        # The traceback would keep the run and all its frames alive until it is answered.
+        refused.error = error.with_traceback(None)
         if error.tells_state:
             self.in_flight.follow(refused)
         else:
@@ -308,33 +310,33 @@ class SegmentContainer:
 
     @property
     def must_recover(self) -> bool:
-        """Whether it is to be closed and opened again: its log has failed, or its checkpoint is damaged."""
+        """Whether to close and reopen the container: its log has failed, or its checkpoint is damaged."""
         is_damaged = self.checkpoint_damage is not None and self.loss is None
         return self.fence is None and (self.has_failed or is_damaged)
 
     @property
     def is_lapsed(self) -> bool:
-        """Whether clients are not heard, since another server may have taken over with all that was acknowledged."""
+        """True if the lease has expired, so another server may be the owner; clients are then ignored."""
         return self._ownership.is_lapsed
 
     def stay_failed(self, reason: str) -> None:
-        """Refuse requests for this reason from now on, after a failure of log or checkpoint."""
+        """Reject requests for this reason from now on, after a failure of log or checkpoint."""
         self._failure = self.fence or DiskUnavailableError(reason, retry_after_ms=1000)
 
     def _check_running(self) -> None:
-        # Also of what was stored before nothing is acknowledged by one that stood still.
+        # A stalled process must not acknowledge duplicates either.
         if self._failure is None:
             self._has_stalled()
         if self._failure is not None:
-            raise self._failure.with_traceback(None)  # or each request would add to that of the ones before
+            raise self._failure.with_traceback(None)  # otherwise each request would extend the traceback
 
     def check_room(self) -> None:
-        """Check that there is room for what is new; what ends something is taken from the headroom of the log.
+        """Check that there is space for new content; records that end something use the headroom of the log.
 
         Raises:
             NoSpaceError, ThrottledError: the log, or the memory for unflushed bytes, is full.
         """
-        # That the log is closed, which is a refusal too, `_check_running` has found before.
+        # `_check_running` has already ruled out a closed log.
         refusal = self.log.refusal
         if refusal is not None:
             raise NoSpaceError(f"{refusal}; reads, truncates and deletes work", retry_after_ms=1000)
@@ -343,16 +345,16 @@ class SegmentContainer:
 
     @property
     def is_full(self) -> bool:
-        """Whether new bytes wait, or are refused, until the log can be recycled or unflushed bytes leave memory."""
+        """Whether new bytes wait, or are rejected, until the log can be recycled or unflushed bytes leave memory."""
         is_memory_full = self.state.tail_bytes > self.options.tail_size_bytes_high
         return self._failure is None and (is_memory_full or self.log.refusal is not None)
 
     @property
     def throttle_reason(self) -> str:
-        """What is full, for people; empty if appends may come.
+        """The full resource, for people; empty if appends are accepted.
 
-        Above a high mark something is full. From the moment that somebody waits for room, it is full for all until it
-        is below its low mark, so that appends do not stop and go with each batch.
+        Above its high mark a resource is full. Once a writer waits for space, it counts as full for all until it is
+        below its low mark, so that appends do not stop and go with each batch (hysteresis).
         """
         if self._failure is not None:
             return ""  # they are refused, with the reason
@@ -366,15 +368,15 @@ class SegmentContainer:
         return ""
 
     def wait_for_room(self, callback: Callable[[], None]) -> None:
-        """Call back once when there is no `throttle_reason` any more, or when the container ends."""
+        """Call back once when `throttle_reason` is empty, or when the container ends."""
         self._waiting_for_room.add(callback)
 
     def stop_waiting_for_room(self, callback: Callable[[], None]) -> None:
-        """Do not call back any more; nothing happens if it did not wait."""
+        """Cancel a callback; does nothing if it is not waiting."""
         self._waiting_for_room.discard(callback)
 
     def room_changed(self) -> None:
-        """Call back those who wait for room, if there is some."""
+        """Wake writers waiting for space."""
         if self._waiting_for_room and (self._failure is not None or not self.throttle_reason):
             callbacks, self._waiting_for_room = self._waiting_for_room, set()
             for callback in callbacks:
@@ -385,27 +387,27 @@ class SegmentContainer:
     def decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
         """Log a decision; the future resolves when it is durable and applied.
 
-        The caller has checked the decision against the admitted view, and moves that view in the same step; what the
-        record names is pinned until it is settled. Cancelling the wait does not undo the decision.
+        The caller has checked the decision against the admitted view, and moves that view in the same step; the
+        entities that the record names are pinned until it is settled. Cancelling the wait does not undo the decision.
 
         Args:
             record: of the decision.
-            subject: under it, and the type of the record, `queued` returns the decision until it is settled.
+            subject: with the type of the record, the key under which `queued` returns the decision until it is settled.
 
         Raises:
             ContentLostError: an entity that it would change is damaged.
-            ServerError: the container takes no requests.
+            ServerError: the container accepts no requests.
         """
         return self.log_decision(record, *subject).durable()
 
     def log_decision(
         self, record: m.Record, *subject: int | str, is_followed: bool = False, required: m.Required | None = None
     ) -> PendingDecision:
-        """Log a decision; who wants to, waits for it, or lets an answer follow it. See `decide`.
+        """Log a decision; the caller may wait for it, or let an answer follow it. See `decide`.
 
         Args:
             is_followed: see `Log.submit`.
-            required: of what the record names, that which is not pinned until it is settled anyway; None for all.
+            required: the entities of the record to pin until it is settled, without those pinned anyway; None for all.
         """
         self._check_running()
         if self.state.quarantine:
@@ -429,7 +431,7 @@ class SegmentContainer:
         return self.in_flight.queued((kind, *subject))
 
     def is_resident(self, run: AppendRun) -> bool:
-        """Return whether `append` finds segment and writer of a run without loading, also that there are none."""
+        """Return whether `append` finds segment and writer of a run, or their absence, without loading."""
         state = self.state
         return state.segments.is_resident(run.segment_id) and (
             not run.writer_number or state.writers.is_resident(run.writer_number)
@@ -439,12 +441,12 @@ class SegmentContainer:
         """Return a segment by id.
 
         Raises:
-            SegmentNotFoundError: there is none.
+            SegmentNotFoundError: it does not exist.
         """
         return self._found(self.state.segments.get(segment_id), segment_id)
 
     def _admitted_segment(self, segment_id: int) -> Segment:
-        """Return a segment by id, also one whose creation is queued. Raises like `segment`."""
+        """Return a segment by id, even if its creation is still queued. Raises like `segment`."""
         return self._found(self.state.admitted_segment(segment_id), segment_id)
 
     def _found(self, segment: Segment | None, segment_id: int) -> Segment:
@@ -453,20 +455,20 @@ class SegmentContainer:
         return segment
 
     def absent(self, error: ServerError) -> ServerError:
-        """Return what is told of something that is not there: `error`, unless it may be in what the log has lost."""
+        """Return `error`, or ContentLostError if the entity may have been lost with the log."""
         return error if self.loss is None else self.loss.error()
 
     # --- what became durable ---
 
     def durable(self, runs: list[AppendRun], sequence: int, wall_time_us: int) -> None:
-        """Apply a batch that the log has synced, and tell those who wait for it: called by the log, in order."""
+        """Apply a batch that the log has synced, and settle its owners: called by the log, in order."""
         if self.has_failed or self._has_stalled():
-            return  # what is recovered from the disk has it
+            return  # the recovery from disk includes it
         state = self.state
-        # The log hands back in the order in which it was given.
+        # The log hands runs back in the order submitted.
         items = self.in_flight.items(runs)
-        # Whatever is asked next finds the batch applied. So the ack of a lone append, and what is told of transactions,
-        # need not wait for that, if nobody is to be told before.
+        # Every later request sees the batch applied. So the ack of a lone append, and replies about transactions, need
+        # not wait for that, if no reader has to be woken first.
         if self.in_flight.replies_count:
             if not wakes_somebody(state, items):
                 for owner in self.in_flight.tell(len(runs)):
@@ -482,8 +484,8 @@ class SegmentContainer:
                 bytes_sink=state.hold,
             )
         except Exception as error:
-            # Applying never fails: what does not fit is damage. Had it failed, memory would not be what the log says,
-            # and must not be stored.
+            # Applying never fails: a contradiction is damage. If it did fail, memory would differ from the log, and
+            # must not be stored.
             logger.critical("batch cannot be applied sequence=%d", sequence, exc_info=error)
             self.log_failed(error)
             return
@@ -491,7 +493,7 @@ class SegmentContainer:
             for damage in state.quarantine.take_news():
                 logger.critical("durable record contradicts the state damage=%s", damage)
         owners = self.in_flight.durable(runs)
-        # Readers at the tail first: who waits for the ack, and reads then, finds what was pushed already sent.
+        # Readers at the tail first: a client that reads after its ack finds the pushed bytes already sent.
         for segment in woken:
             segment.notify()
         for owner in owners:
@@ -500,27 +502,27 @@ class SegmentContainer:
         self.on_progress()
 
     def log_failed(self, error: BaseException) -> None:
-        """Fail everything that waits for the log, as unknown: called by the log, once."""
-        # What comes from now on was certainly not stored, and may be tried again.
+        """Fail everything that waits for the log, with an unknown outcome: called by the log, once."""
+        # Later requests were certainly not stored, and may be retried.
         self.stay_failed(f"the log failed and is being recovered: {error}")
         logger.error("log failed sequence=%d waiting=%d error=%r", self.state.sequence, len(self.in_flight), error)
         self._fail(LogFailedError(f"the log failed, the outcome is unknown: {error}", retry_after_ms=1000))
 
     def fenced(self, error: OwnerFencedError) -> None:
-        """End: another server has the container. What waits is of unknown outcome; what comes is refused with that."""
+        """End: another server owns the container. Pending requests have an unknown outcome; later ones are rejected."""
         if self.fence is None:
             self.fence = self._failure = error
             logger.critical("container fenced sequence=%d waiting=%d", self.state.sequence, len(self.in_flight))
             self._fail(LogFailedError(f"{error}; the outcome is unknown"), reason=error)
 
     def _has_stalled(self) -> bool:
-        """Fail like a failed log, and return True, if another server may have taken over without our knowledge."""
+        """Fail like a failed log, and return True, if another server may have taken over unnoticed."""
         if not self.has_failed and self._ownership.is_stalled:
             self.log_failed(TimeoutError("this process stood still for longer than its lease"))
         return self.has_failed
 
     def _fail(self, outcome: LogFailedError, *, reason: ServerError | None = None) -> None:
-        """Settle everything that waits for the log with an outcome; tell the reason, by default the same."""
+        """Settle everything that waits for the log with an outcome; reject later requests, by default alike."""
         self.has_failed = True
         for owner in self.in_flight.fail(outcome):
             owner.settle()
@@ -528,7 +530,7 @@ class SegmentContainer:
         self.on_failure(reason or outcome)
 
     def checkpoint_damaged(self, error: CheckpointDamagedError) -> None:
-        """Refuse everything from now on: what idle segments are is not known. What is queued still becomes durable."""
+        """Reject everything from now on: the state of idle segments is unknown. Queued runs still become durable."""
         if self.checkpoint_damage is None:
             logger.error("checkpoint damaged error=%s", error)
             self.checkpoint_damage = error

@@ -1,10 +1,10 @@
-"""Where the history of a server is, and its right to change it: in its data folder, or in an object store.
+"""The place of a server's history, and its right to change it: in its data folder, or in an object store.
 
-    open     own the data folder; with a store, probe that, see that its prefix is ours, and put a lease there
-    claim    take a container, at each start of it: the lock of the folder is enough, or its manifest is changed
-    close    give back what was taken, so that the next owner need not wait
+    open     lock the data folder; with a store, probe it, claim its prefix, and create a lease
+    claim    claim a container, at each start of it: the lock of the folder suffices, or its manifest is changed
+    close    release everything, so that the next owner need not wait
 
-The lease is renewed all the time in between, also while a container is closed and opened again.
+The lease is renewed all the time in between, even while a container is closed and reopened.
 """
 
 import asyncio
@@ -54,10 +54,10 @@ class Backend:
     Args:
         options: of the server.
         on_fenced: called when another server has ended the lease: nothing may be changed any more.
-        on_failure: called with name and error if the lease cannot be renewed for a reason that is not handled.
-        storage: tier 2 in place of that in the folder, closed with this.
-        store: the object store in place of the one that the URL names, closed with this.
-        is_repair: an operator has stopped all servers of the prefix: if nothing else names its server, its log does.
+        on_failure: called with name and error if the lease cannot be renewed for an unexpected reason.
+        storage: replaces tier 2 of the folder, closed with this.
+        store: replaces the object store of the URL, closed with this.
+        is_repair: an operator has stopped all servers of the prefix, so the log may identify its server.
 
     Attributes:
         room: of the volume of the data folder.
@@ -93,7 +93,7 @@ class Backend:
         self._keeps_reserve = False
         # By container, to be released.
         self._ownerships: dict[int, Ownership] = {}
-        # Apart from the tasks of the server, which end before its container does.
+        # Separate from the tasks of the server, which end before its container does.
         self._supervisor = Supervisor(metrics=metrics, on_failure=on_failure)
 
     @property
@@ -110,12 +110,12 @@ class Backend:
 
     @property
     def store(self) -> ObjectStore | None:
-        """The object store as logs use it, once it is open; None without one. Closed with this."""
+        """The object store for logs, once it is open; None without one. Closed with this."""
         return self._store
 
     @property
     def reserve(self) -> Reserve | None:
-        """The reserve of the store, once that is open; None without one."""
+        """The reserve of the store, once it is open; None without one."""
         return self._reserve
 
     @property
@@ -129,14 +129,13 @@ class Backend:
         return await other_leases(self._lease.store, self._lease.worker.worker_id)
 
     async def open(self) -> None:
-        """Own the data folder and, where one is set, the part of an object store where its history is.
+        """Lock the data folder and, if configured, open the prefix of an object store.
 
-        Whatever comes of it, `close` gives back what was taken.
+        Even after an error, `close` releases what was acquired.
 
         Raises:
-            ConfigurationError: the folder or the store cannot be used, or is that of another server.
-            StorageError: the store does not answer, or does not let us in; or this is to stand by, and the disk takes
-                nothing.
+            ConfigurationError: the folder or the store cannot be used, or belongs to another server.
+            StorageError: the store does not answer, or denies access; or the disk of a standby rejects writes.
         """
         options = self._options
         if options.store is not None:
@@ -169,19 +168,19 @@ class Backend:
         self._supervisor.start(lease.run(), name="lease")
 
     async def _check_disk(self, folder: Path) -> None:
-        """Raise StorageError if nothing can be written: an owner may give up for one that waits, see `HandOver`."""
+        """Raise StorageError if the disk rejects writes: a standby must be able to take over, see `HandOver`."""
         try:
             await asyncio.to_thread(check_writable, self._files, folder)
         except OSError as error:
             raise DiskUnavailableError(f"cannot be written: {error.strerror or error}", subject=str(folder)) from error
 
     async def _own_folder(self, store: ObjectStore, url: StoreUrl) -> DataFolder:
-        """Own the data folder, as that of the server to which the prefix belongs from now on."""
+        """Lock the data folder, as that of the server that owns the prefix from now on."""
         is_remote = self._options.has_remote_log
         while True:
             owner = await find_owner(store, url)
             known = owner.server_id or await server_of_history(store, url=str(url), is_repair=self._is_repair)
-            # Where all is in the store, a new folder continues what is there.
+            # If everything is in the store, a new folder continues its history.
             server_id = known if is_remote else None
             folder = self._folder = await asyncio.to_thread(
                 open_folder, self._files, self._options.data_folder, store=str(url), server_id=server_id
@@ -198,13 +197,13 @@ class Backend:
                     ) from error
                 if not (is_remote and folder.is_new) or server_id is not None:
                     raise
-                # Another server took the empty prefix since we looked.
+                # Another server claimed the empty prefix meanwhile.
                 folder.lock.close()
             else:
                 return folder
 
     async def _has_remote_log(self, store: ObjectStore, url: StoreUrl) -> bool:
-        """Return whether the log of the server to which a prefix belongs is there."""
+        """Return whether the store has the log of the server that owns a prefix."""
         found = await read_manifest(store, 0, url=str(url))
         return found is not None and found.manifest.log is not None
 
@@ -215,16 +214,16 @@ class Backend:
         on_fenced: Callable[[OwnerFencedError], None] | None = None,
         on_standby: Callable[[Claimant], None] | None = None,
     ) -> Ownership:
-        """Take a container for one start of it. Cancelling leaves it open whether it is taken.
+        """Claim a container for one start of it. After a cancel it may be claimed or not.
 
         Args:
             local: its files in the data folder. Its checkpoint there is discarded if others have changed the container
-                since, and all that they have acknowledged is in the store.
+                since, and all acknowledged events are in the store.
             on_fenced, on_standby: see `claim_container`.
 
         Raises:
-            ConfigurationError: another server has it, or has had it since; says which.
-            OwnerFencedError: another server has taken over all that this one had.
+            ConfigurationError: another server owns it, or has owned it since; names that server.
+            OwnerFencedError: another server has taken over everything that this process owned.
             StorageError: the store does not answer.
         """
         if self._lease is None:
@@ -249,22 +248,22 @@ class Backend:
         return ownership
 
     async def end_tasks(self) -> None:
-        """Cancel what renews the lease and the reserve of the store."""
+        """Cancel the renewal of the lease and of the reserve."""
         await self._supervisor.stop()
 
     async def close(self, *, release_s: float | None) -> None:
-        """Give back what was taken; to be called after the containers have ended, also if `open` failed.
+        """Release everything; call it after the containers have ended, even if `open` failed.
 
         Args:
-            release_s: how long the store may take to note it. After that the next owner has to wait for the lease.
-                None: another server has taken over, so there is nothing to release.
+            release_s: how long the store may take to record the release. After that the next owner has to wait for
+                lease expiry. None: another server has taken over, so there is nothing to release.
         """
         if self._lease is not None and release_s is not None:
             try:
                 async with self._clock.timeout(release_s):
                     await self._release(self._lease)
             except (ServerError, TimeoutError) as error:
-                logger.warning("not released, the next owner has to wait for the lease error=%r", error)
+                logger.warning("release failed, the next owner has to wait for lease expiry error=%r", error)
         await self.end_tasks()
         if self._storage is not None:
             await self._storage.close()
@@ -272,7 +271,7 @@ class Backend:
             self._folder.lock.close()
 
     def health(self) -> str:
-        """Return what is wrong with the store or the lease, empty if nothing is. May be asked in any thread."""
+        """Return what is wrong with the store or the lease, empty if nothing is. May be called in any thread."""
         problems = [self._monitor.health()]
         if self._lease is not None and (age_s := self._lease.statistics().age_s) > self._lease.lease_s:
             problems.append(f"the lease was not renewed for {age_s:.0f} s: another server may take over")

@@ -55,11 +55,11 @@ class HostedContainer:
 
     Args:
         number: of the container.
-        on_failure: called with name and error when the server is to end.
-        on_reopened: called after the container was opened again; ends the connections to its predecessor.
+        on_failure: called with name and error when the server is to exit.
+        on_reopened: called after the container was reopened; ends the connections to its predecessor.
 
     Attributes:
-        fence: why another server has the container; None as far as is known.
+        fence: names the server that has taken over the container; None as far as is known.
     """
 
     def __init__(
@@ -87,41 +87,41 @@ class HostedContainer:
         self._owner: Claimant | None = None
         self._ownership: Ownership | None = None
         self._services: ContainerServices | None = None
-        # The tasks of the open container, and the task that ends and restarts them.
+        # The tasks of the open container, and the task that closes and reopens it.
         self._tasks = Supervisor(metrics=machine.metrics, on_failure=on_failure)
         self._recovery = Supervisor(metrics=machine.metrics, on_failure=on_failure)
         self._reopening = DiskHealth(machine.clock)
 
     @property
     def state(self) -> LifeState:
-        """Where the container is in its life."""
+        """The state of the container's life."""
         return self._life.state
 
     @property
     def services(self) -> ContainerServices | None:
-        """Everything that works on the open container; None while there is none."""
+        """The services of the open container; None while it is not open."""
         return self._services
 
     @property
     def opened(self) -> OpenContainer | None:
         """The container that answers requests; None while there is none."""
-        services = self._services  # read once: other threads look at it, too
+        services = self._services  # read once: other threads read it, too
         return None if services is None else services.opened
 
     @property
     def may_be_superseded(self) -> bool:
-        """Whether another server may have acknowledged batches that this one has not read. Cheap."""
+        """True if the lease may have expired, so another server may be the owner. Cheap."""
         return self._ownership is not None and self._ownership.is_lapsed
 
     @property
     def standing_by(self) -> str:
-        """Who serves while this one waits, for people; empty if it does not wait."""
+        """The owner while this server stands by, for people; else empty."""
         owner = self._owner
         return "" if owner is None else f"standing by: {owner} serves since {owner.since}"
 
     @property
     def disk_failure(self) -> DiskFailure | None:
-        """What the disk refuses that keeps the container from serving; None while it serves, or has ended."""
+        """The failure of the local disk that prevents serving; None while the container serves, or has ended."""
         if self.state is RECOVERING:
             return self._reopening.failure
         if self.state is CLOSING or self.opened is None:
@@ -132,29 +132,29 @@ class HostedContainer:
         """Claim the container, recover it, and serve it; wait while the object store is full.
 
         Args:
-            on_standby: called with each other server that has the container, for people; it is waited for. None: raise.
+            on_standby: called with each other owner, for people; the claim then waits. None: raise.
 
         Raises:
-            ConfigurationError: another server has it, or has had it since.
-            OwnerFencedError: another server has taken over everything that this one had.
+            ConfigurationError: another server owns it, or has owned it since.
+            OwnerFencedError: another server has taken over everything that this process owned.
             StorageError: it cannot be recovered.
         """
         step = partial(self._open, on_standby)
         await when_there_is_room(step, name="container", clock=self._clock)
 
     def stop(self) -> bool:
-        """Open nothing again from now on; return False if it was called before."""
+        """Stop reopening from now on; return False if called before."""
         is_first = self.state not in (CLOSING, CLOSED)
         self._change(STOP)
         return is_first
 
     def refuse_requests(self) -> None:
-        """Refuse requests; what is queued for the log still becomes durable."""
+        """Reject requests; runs queued for the log still become durable."""
         if (opened := self.opened) is not None:
             opened.container.stop()
 
     async def end_recovery(self) -> None:
-        """Cancel the attempt to open the container again, if there is one."""
+        """Cancel an attempt to reopen the container, if there is one."""
         await self._recovery.stop()
 
     async def end_tasks(self) -> None:
@@ -162,7 +162,7 @@ class HostedContainer:
         await self._tasks.stop()
 
     async def close(self, *, flush_s: float) -> None:
-        """End, after `stop` and `end_recovery`: the background tasks first, then the container, see `OpenContainer`."""
+        """Close, after `stop` and `end_recovery`: first the background tasks, then the container."""
         await self.end_tasks()
         services, self._services = self._services, None
         if services is not None:
@@ -170,7 +170,7 @@ class HostedContainer:
         self._change(CLOSE)
 
     def fenced(self, error: OwnerFencedError) -> None:
-        """Take notice, once, that another server has taken over: the server is to end."""
+        """Record, once, that another server has taken over: this server is to exit."""
         if self.fence is not None:
             return
         self.fence = error
@@ -198,7 +198,7 @@ class HostedContainer:
         return _joined(refusal or store, self._disk_health(opened))
 
     def _disk_health(self, opened: OpenContainer) -> str:
-        """Return what the disk refuses where the log does not report it, as it is in the store; empty if nothing."""
+        """Return a disk failure that the log, which is in the store, cannot report; empty if there is none."""
         failure = opened.flusher.disk_failure if self._options.has_remote_log else None
         failed_s = 0.0 if failure is None else self._clock.monotonic_s() - failure.since_s
         if failure is None or failed_s < DISK_WARNING_S:
@@ -258,7 +258,7 @@ class HostedContainer:
             self._recover()
 
     def _stand_by(self, on_standby: Callable[[str], None], owner: Claimant) -> None:
-        """Take notice that another server has the container, and is waited for."""
+        """Record that another server owns the container, and that the claim waits for it."""
         is_news = owner != self._owner
         if self._change(WAIT) is not STANDBY:
             return
@@ -278,21 +278,21 @@ class HostedContainer:
             self._recover()
 
     def _recover(self) -> None:
-        """Open the container again, from what is on disk; once, until that has succeeded."""
+        """Reopen the container from disk; once, until that has succeeded."""
         before = self.state
         self._change(FAIL)
         if before is SERVING:
             self._recovery.start(self._reopen(), name="reopen")
 
     async def _reopen(self) -> None:
-        """Open the container again, until it runs: its log may fail once more before all of the old one is released."""
+        """Reopen the container until it runs: its log may fail again before all of the old one is released."""
         while self.state is RECOVERING and self.opened is not None and self.opened.container.must_recover:
             await self._open_again(self.opened)
         if self.state is RECOVERING:
             self._change(RECOVERED)
 
     async def _open_again(self, before: OpenContainer) -> None:
-        """Open the container again, until that succeeds; meanwhile the one in memory answers reads."""
+        """Reopen the container until that succeeds; meanwhile the one in memory answers reads."""
         folder = self._backend.folder.container(self.number)
         await self.end_tasks()
         delay_s = REOPEN_DELAY_S
@@ -314,7 +314,7 @@ class HostedContainer:
         if self.opened is not before:
             try:
                 await self._on_reopened()
-            finally:  # a server that stops may end this in between
+            finally:  # a stopping server may end this in between
                 await before.release()
 
 

@@ -28,25 +28,25 @@ CONTAINERS_COUNT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class HistoryStatistics:
-    """What a server has to do with its history.
+    """Statistics of a server's history.
 
     Attributes:
-        is_standing_by: whether it waits for another server that has the history.
+        is_standing_by: whether it waits for another server that owns the history.
     """
 
     is_standing_by: bool
 
 
 class Host:
-    """The containers of one server, and what they share. Belongs to one event loop.
+    """The containers of one server, and their shared parts. Belongs to one event loop.
 
     Args:
-        storage, store: in place of those that the options name, closed with this.
-        on_failure: called with name and error when the server is to end.
-        on_reopened: called after a container was opened again; ends the connections to its predecessor.
+        storage, store: replace those of the options, closed with this.
+        on_failure: called with name and error when the server is to exit.
+        on_reopened: called after a container was reopened; ends the connections to its predecessor.
 
     Attributes:
-        containers: by their numbers.
+        containers: by number.
         cache: of old events, for all containers.
     """
 
@@ -91,17 +91,17 @@ class Host:
 
     @property
     def container(self) -> HostedContainer:
-        """The container that all requests are about; until requests are routed by the ids that they name."""
+        """The container of all requests, until requests are routed by their ids."""
         (container,) = self.containers
         return container
 
     @property
     def is_standing_by(self) -> bool:
-        """Whether a container waits for another server that has it."""
+        """Whether a container waits for another server that owns it."""
         return any(each.state is STANDBY for each in self.containers)
 
     async def open(self, *, on_standby: Callable[[str], None]) -> None:
-        """Own the data folder, or the part of the store; then claim and open the containers, one after the other.
+        """Lock the data folder, or claim the prefix of the store; then claim and open each container in turn.
 
         Whatever comes of it, `close` and `release` give back what was taken.
 
@@ -132,7 +132,7 @@ class Host:
         return is_first
 
     def refuse_requests(self) -> None:
-        """Refuse requests; what is queued for the logs still becomes durable."""
+        """Reject requests; runs queued for the logs still become durable."""
         for each in self.containers:
             each.refuse_requests()
 
@@ -143,7 +143,7 @@ class Host:
         await self._watch.stop()
 
     async def close(self, *, flush_s: float) -> None:
-        """End the containers, after `end_recovery`, also if `open` failed.
+        """Close the containers, after `end_recovery`, even if `open` failed.
 
         Args:
             flush_s: how long flushing may take.
@@ -154,10 +154,10 @@ class Host:
         await self.cache.close()
 
     async def release(self, *, release_s: float) -> None:
-        """Give back what was taken, after `close`.
+        """Release the history, after `close`.
 
         Args:
-            release_s: how long the store may take to note the release.
+            release_s: how long the store may take to record the release.
         """
         is_fenced = any(each.fence is not None for each in self.containers)
         await self.backend.close(release_s=None if is_fenced else release_s)
@@ -171,7 +171,7 @@ class Host:
         return HistoryStatistics(is_standing_by=self.is_standing_by)
 
     def _fenced(self, error: OwnerFencedError) -> None:
-        """Another server has ended the lease, with which all containers were claimed."""
+        """Another server has ended the lease with which all containers were claimed."""
         for each in self.containers:
             each.fenced(error)
 

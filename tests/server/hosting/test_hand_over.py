@@ -79,7 +79,7 @@ class Takeover:
 
     async def until_given_up(self) -> None:
         """Let time pass until the owner ends by itself, as its process would."""
-        with pytest.raises(OwnershipReleasedError, match="another server waits"):
+        with pytest.raises(OwnershipReleasedError, match="a standby is ready"):
             await self.owner.passing(self.owner.server.wait_for_end(), self.other.clock)
         # It owns everything until it has ended.
         assert not manifest_in(self.store)["is_released"]
@@ -397,7 +397,7 @@ def test_a_process_on_a_full_disk_ends_and_the_other_one_serves(tmp_path: Path, 
                 writer.write(event)
             code, said = first.ended()
             assert code == 1, said
-            assert "another server waits" in said
+            assert "a standby is ready" in said
             second.serves()
         with client.reader("shop/orders", end=millrace.TAIL) as reader:
             assert [event.value for event in reader] == events
