@@ -31,7 +31,6 @@ def end_transactions(
     )
     container.state.open_transactions.decided_totals[outcome] += len(transactions)
     for transaction in transactions:
-        transaction.admitted_state = outcome
         for segment_id in transaction.admitted_parts:
             segment = container.state.admitted_segment(segment_id)
             if segment is not None:
@@ -80,7 +79,7 @@ def abort_all_of(container: SegmentContainer, writer_id: str) -> None:
 def _admitted_open(container: SegmentContainer) -> Iterator[Transaction]:
     """Yield the transactions that are not over in the admitted view."""
     state = container.state
-    for transaction in (*state.open_transactions.by_number.values(), *state.admitted_transactions.values()):
+    for transaction in (*state.open_transactions.by_number.values(), *state.admitted_transactions.queued.values()):
         if not transaction.admitted_state.is_final:
             yield transaction
 

@@ -10,10 +10,7 @@ from millrace.server.container.state.current_batch import CurrentBatch
 from millrace.server.container.state.sequences import SequenceView
 from millrace.server.container.views import AdmittedView, MapView
 
-ADMITTED_ONLY: Final = (
-    "admitted_transactions",
-    "admitted_segments",
-)
+ADMITTED_ONLY: Final = ("admitted_segments",)
 """What a record in flight will create or expire: empty while none is."""
 
 Pair = tuple[str, Any, Any]
@@ -37,11 +34,8 @@ def _segments(state: ContainerState) -> Iterator[Pair]:
 def _transactions(state: ContainerState) -> Iterator[Pair]:
     for each in state.transactions.present():
         of = f"of transaction {each.number} {each.name}"
-        yield f"state {of}", each.admitted_state, each.state
-        yield f"digest {of}", each.admitted_digest, each.digest
         if not each.state.is_final:
             yield f"parts {of}", set(each.admitted_parts), set(each.parts)
-            yield f"branches {of}", list(each.admitted_branches), list(each.branches)
 
 
 def _pairs(state: ContainerState) -> Iterator[Pair]:

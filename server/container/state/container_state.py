@@ -33,7 +33,7 @@ from .scalars import Scalars
 from .segment import Segment, Watcher
 from .sequences import SequenceView
 from .stream import Stream
-from .transaction import OpenTransactions, Transaction
+from .transaction import OpenTransactions, Transaction, TransactionRow
 from .writer import Writer, WriterRow, admitted_sequences, durable_sequences
 
 
@@ -80,6 +80,11 @@ class StateView:
     sequences: Callable[[int, int], SequenceView | None]
 
     @property
+    def transactions(self) -> NamedView[TransactionRow]:
+        """The rows of transactions."""
+        return self.rows["transactions"]
+
+    @property
     def writers(self) -> NamedView[WriterRow]:
         """The rows of writers."""
         return self.rows["writers"]
@@ -122,9 +127,8 @@ class ContainerState:
         self._internal_count = stored.internal_count
         # What the attributes of all segments count against their limit, durable and admitted.
         self.attribute_bytes = self.admitted_attribute_bytes = stored.attribute_bytes
-        # Transactions whose beginning is queued, and their parts whose creation is, by number. The record that creates
-        # one takes it from here, with all that was admitted of it meanwhile.
-        self.admitted_transactions: dict[int, Transaction] = {}
+        # Parts of transactions whose creation is queued, by number. The record that creates one takes it from here,
+        # with all that was admitted of it meanwhile.
         self.admitted_segments: dict[int, Segment] = {}
         # Streams whose exclusive writer differs from the last checkpoint.
         self.changed_exclusive: DirtySet[int] = DirtySet()
@@ -142,6 +146,7 @@ class ContainerState:
             kind.name: AdmittedView(self.caches[kind.name], kind.make) for kind in self.kinds if kind.make is not None
         }
         self.admitted_writers: AdmittedView[WriterRow, Writer] = admitted_rows["writers"]
+        self.admitted_transactions: AdmittedView[TransactionRow, Transaction] = admitted_rows["transactions"]
         self.admitted = StateView(
             rows=admitted_rows,
             exclusive_writers=MapView(stored.exclusive_writers),
@@ -208,9 +213,10 @@ class ContainerState:
         Blocks if it must be loaded.
         """
         if number:
-            return self.admitted_transactions.get(number) or self.transactions.get(number)
-        begun = [each for each in self.admitted_transactions.values() if name and each.name == name]
-        return begun[-1] if begun else self.transactions.find(name)
+            found = self.admitted_transactions.queued.get(number) or self.transactions.get(number)
+        else:
+            found = self.admitted_transactions.find_entity(name)
+        return None if found is None or found.admitted is None else found
 
     def pin_required(self, required: m.Required, *, into: Pins) -> None:
         """Keep in memory what a message names, with a stream its segments. Blocks if something must be loaded."""

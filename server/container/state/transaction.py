@@ -1,26 +1,27 @@
-"""The state of one transaction in memory, and which are open.
+"""The state of one transaction in memory, the step by which records change it, and which are open.
 
 While it is open, or prepared, a transaction is in memory with its parts: it is pinned by the state, so that any frame
 that names a part finds whose it is. When it is over, what is left is its outcome: a row of the checkpoint, found by
 number and by name, until it is forgotten.
 
 A transaction and its parts are there in the admitted view before their records are durable, so that all of it can be
-one batch of the log, up to its commit. The record that creates one makes the very object of the admitted view durable.
+one batch of the log, up to its commit. The record that creates either makes the object of the admitted view durable.
 
 The ranges of keys that a stream has in one epoch are the same to all that begin in it: those that are open share them.
 """
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millrace.model.key_range import KeyRange
 from millrace.model.names import internal_name
 from millrace.model.producer import Producer
 from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.entity_cache import EntityCache, Pins
+from millrace.server.container.views import EntityRows
 from millrace.wire import messages as m
 
 from .segment import SEGMENT_SIZE_BYTES, Segment
@@ -32,25 +33,24 @@ POSITION_SIZE_BYTES: Final = 120
 """Memory of a transaction, and of one of what it has many of (measured, rounded up)."""
 OPEN_PART_SIZE_BYTES: Final = PART_SIZE_BYTES + SEGMENT_SIZE_BYTES
 """Of a part that is open, with its segment."""
+ENDED_STATES: Final = (TransactionState.ABORTED, TransactionState.EXPIRED)
+"""How a transaction ends without a commit."""
 PART_NAME: Final = internal_name("part", "0")[:-1]
 """The names of the internal segments that are parts begin so."""
 NO_SESSION: Final = b""
 """Of a transaction that was begun before the server started."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Transaction:
-    """A transaction, or its outcome.
+class TransactionRow(NamedTuple):
+    """A transaction, or its outcome. Its parts are not in the row: they are segments.
 
     Attributes:
         number: forever; what its clients send carries it.
-        name: empty for none; of an outcome, also where a later transaction has the name.
+        name: with which it began, empty for none.
         decided_us: when it ended, by the wall clock; 0 while it has not.
-        decided_uptime_us: the uptime that was counted then: its age, which no clock changes; -1 while it has not.
-        branches: those that are committed if it is prepared, with their counts.
         digest: of the branches that were prepared or committed, and their counts.
-        streams: with the segments by which all who write to it route.
-        parts: by the id of their segment, in the order in which they were added.
+        branches: those that are committed if it is prepared, with their counts.
+        streams: with the segments by which all who write to it route; none of an outcome.
         cuts: where its events end, once it is committed.
         producer: as whom it is committed, while it is not; None for nobody.
     """
@@ -61,44 +61,147 @@ class Transaction:
     lease_ms: int
     state: TransactionState = TransactionState.OPEN
     decided_us: int = 0
-    decided_uptime_us: int = -1
     digest: bytes = b""
-    streams: list[m.TransactionStream] = field(default_factory=list)
-    branches: list[m.BranchCount] = field(init=False)
-    parts: dict[int, TransactionPart] = field(init=False)
-    cuts: list[m.TransactionCut] = field(init=False)
+    branches: Sequence[m.BranchCount] = ()
+    streams: Sequence[m.TransactionStream] = ()
+    cuts: Sequence[m.TransactionCut] = ()
     producer: Producer | None = None
-    # Admitted: the same, ahead by what is queued.
-    admitted_state: TransactionState = field(init=False)
-    admitted_digest: bytes = field(init=False)
-    admitted_branches: list[m.BranchCount] = field(init=False)
-    admitted_parts: dict[int, TransactionPart] = field(init=False)
-    # Of the host that began it; empty if that was before the server started.
-    address: str = ""
-    # Whether a frame named it since its lease was looked at, and how many requests that wait hold it.
-    is_renewed: bool = True
-    holders_count: int = 0
-    # At least so many bytes may be appended yet, as far as that was counted.
-    room_bytes: int = 0
-    # By branch, streams and lowest keys of the admitted parts, without those that were not looked at yet.
-    _places: dict[int, set[tuple[int, int]]] = field(init=False, repr=False)
-    _unplaced: list[TransactionPart] = field(init=False, repr=False)
+
+
+TransactionRecord = (
+    m.TransactionBegun | m.TransactionPrepared | m.TransactionCommitted | m.TransactionsEnded | m.OutcomesForgotten
+)
+"""A record that changes the row of a transaction."""
+
+
+def step(row: TransactionRow | None, record: TransactionRecord) -> TransactionRow | None:
+    """Return the row of a transaction after a record. Damage may have taken its beginning, but for a commit."""
+    match record:
+        case m.TransactionBegun():
+            return row_of(record)
+        case m.TransactionCommitted():
+            return (row or row_of_unknown(record))._replace(
+                state=TransactionState.COMMITTED,
+                decided_us=record.committed_us,
+                digest=record.digest,
+                branches=(),
+                streams=(),
+                cuts=record.cuts,
+                producer=None,  # else it says why it is never committed, whenever that is asked for again
+            )
+        case _ if row is None:
+            return None
+        case m.TransactionPrepared():
+            return row._replace(state=TransactionState.PREPARED, digest=record.digest, branches=record.branches)
+        case m.TransactionsEnded():
+            if row.state.is_final or record.state not in ENDED_STATES:
+                return row
+            outcome = TransactionState(record.state)
+            return row._replace(state=outcome, decided_us=record.ended_us, branches=(), streams=())
+        case m.OutcomesForgotten():
+            return None if row.state.is_final else row
+
+
+def row_of(record: m.TransactionBegun) -> TransactionRow:
+    """Return the row of a transaction that begins."""
+    return TransactionRow(
+        number=record.number,
+        name=record.name,
+        begun_us=record.begun_us,
+        lease_ms=record.lease_ms,
+        streams=record.streams,
+        producer=Producer(*record.producers[0]) if record.producers else None,
+    )
+
+
+def row_of_unknown(record: m.TransactionCommitted) -> TransactionRow:
+    """Return the row, before its commit, of a transaction of which damage has taken the beginning."""
+    return TransactionRow(number=record.number, name=record.name, begun_us=record.committed_us, lease_ms=0)
+
+
+class Transaction(EntityRows[TransactionRow]):
+    """A transaction in memory. Its name is empty, too, of an outcome whose name a later transaction has.
+
+    Attributes:
+        decided_uptime_us: the uptime that was counted when it ended: its age, which no clock changes; -1 while it has
+            not.
+        parts: by the id of their segment, in the order in which they were added.
+        admitted_parts: the same, ahead by what is queued.
+        address: of the host that began it; empty if that was before the server started.
+        is_renewed: whether a frame named it since its lease was looked at.
+        holders_count: how many requests that wait hold it.
+        room_bytes: at least so many bytes may be appended yet, as far as that was counted.
+    """
+
+    __slots__ = (
+        "_places",
+        "_unplaced",
+        "address",
+        "admitted_parts",
+        "decided_uptime_us",
+        "holders_count",
+        "is_renewed",
+        "parts",
+        "room_bytes",
+    )
+
+    def __init__(self, row: TransactionRow, *, decided_uptime_us: int = -1) -> None:
+        super().__init__(row.number, row.name, row)
+        self.decided_uptime_us = decided_uptime_us
+        self.parts: dict[int, TransactionPart] = {}
+        self.admitted_parts: dict[int, TransactionPart] = {}
+        self.address = ""
+        self.is_renewed = True
+        self.holders_count = 0
+        self.room_bytes = 0
+        # By branch, streams and lowest keys of the admitted parts, without those that were not looked at yet.
+        self._places: dict[int, set[tuple[int, int]]] = {}
+        self._unplaced: list[TransactionPart] = []
 
     @property
     def subject(self) -> str:
         """What errors call it: its name, or else its number."""
         return self.name or str(self.number)
 
-    def __post_init__(self) -> None:
-        """Begin with the admitted view of the durable one."""
-        self.branches, self.parts, self.cuts = [], {}, []
-        self.admit_as_durable()
+    @property
+    def row(self) -> TransactionRow:
+        """The durable row; the admitted one while its beginning is queued."""
+        row = self.durable or self.admitted
+        assert row is not None, "it exists in one of the views"
+        return row
+
+    @property
+    def state(self) -> TransactionState:
+        """The durable state."""
+        return self.row.state
+
+    @property
+    def streams(self) -> Sequence[m.TransactionStream]:
+        """Its streams, with the segments by which all who write to it route."""
+        return self.row.streams
+
+    @property
+    def producer(self) -> Producer | None:
+        """As whom it is committed, while it is not."""
+        return self.row.producer
+
+    @property
+    def admitted_state(self) -> TransactionState:
+        """The state with all that is in flight."""
+        assert self.admitted is not None, "its outcome is about to be forgotten"
+        return self.admitted.state
+
+    def share_streams(self, streams: Sequence[m.TransactionStream]) -> None:
+        """Have equal streams that others have too: their ranges take much memory."""
+        if any(mine is not shared for mine, shared in zip(self.streams, streams, strict=True)):
+            self.durable, self.admitted = (
+                None if row is None or row.streams != streams else row._replace(streams=streams)
+                for row in (self.durable, self.admitted)
+            )
 
     def admit_as_durable(self) -> None:
-        """Let the admitted view be the durable one: nothing is queued."""
-        self.admitted_state = self.state
-        self.admitted_digest = self.digest
-        self.admitted_branches = self.branches
+        """Implement `EntityRows`."""
+        super().admit_as_durable()
         self.admitted_parts = dict(self.parts)
         self._places, self._unplaced = {}, list(self.parts.values())
 
@@ -127,20 +230,8 @@ class Transaction:
         return (
             TRANSACTION_SIZE_BYTES
             + PART_SIZE_BYTES * len(self.parts)
-            + POSITION_SIZE_BYTES * sum(len(cut.positions) for cut in self.cuts)
+            + POSITION_SIZE_BYTES * sum(len(cut.positions) for cut in self.row.cuts)
         )
-
-
-def transaction_of(record: m.TransactionBegun) -> Transaction:
-    """Return the transaction that a record begins."""
-    return Transaction(
-        number=record.number,
-        name=record.name,
-        begun_us=record.begun_us,
-        lease_ms=record.lease_ms,
-        streams=record.streams,
-        producer=Producer(*record.producers[0]) if record.producers else None,
-    )
 
 
 def part_of(record: m.PartRecord, *, branch: int) -> TransactionPart:
@@ -297,7 +388,7 @@ class OpenTransactions:
                 self._counts[key] += 1
             self._count_address(transaction, 1)
             self._shares[number] = []
-            transaction.streams = [self._share(number, stream) for stream in transaction.streams]
+            transaction.share_streams([self._share(number, stream) for stream in transaction.streams])
 
     def _count_address(self, transaction: Transaction, difference: int) -> None:
         _change(self._address_counts, transaction.address, difference)

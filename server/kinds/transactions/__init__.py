@@ -52,11 +52,13 @@ TRANSACTIONS: Final[Kind[Transaction]] = Kind(
     name_column="name",
     row=tables.row_of,
     load=tables.load,
+    make=Transaction,
     details=tables.DETAILS,
     restore_state=tables.restore_state,
     archive=tables.TransactionArchive,
     records=records.RECORDS,
     problems=problems,
+    transitions=records.TRANSITIONS,
     service=Service(
         factories={
             TransactionCommands: _commands,

@@ -8,14 +8,13 @@ from typing import Final
 from millrace.model.transaction import TransactionState
 from millrace.server.container.state.current_batch import CurrentBatch
 from millrace.server.container.state.segment_admission import check_end, require
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import ENDED_STATES, Transaction
 from millrace.server.errors import DecisionMisfitError
 from millrace.server.kinds.producers.records import check_producer
 from millrace.server.kinds.streams.admission import check_epochs
 from millrace.wire import messages as m
 from millrace.wire.limits import EVENT_COUNT_MAX
 
-ENDED_STATES: Final = (TransactionState.ABORTED, TransactionState.EXPIRED)
 _low: Final = attrgetter("low")
 
 

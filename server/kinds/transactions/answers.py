@@ -7,7 +7,7 @@ from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import Transaction, TransactionRow
 from millrace.wire import messages as m
 
 from .commits import Commit, tails_after
@@ -25,17 +25,17 @@ def step_reply(
         number=transaction.number,
         state=transaction.state,
         changed=int(changed),
-        decided_us=transaction.decided_us,
+        decided_us=transaction.row.decided_us,
         streams=list(streams),
-        cuts=transaction.cuts,
+        cuts=list(transaction.row.cuts),
         tails=[],
     )
 
 
 def commit_reply(
-    state: ContainerState, transaction: Transaction, commit: Commit, record: m.TransactionCommitted
+    state: ContainerState, transaction: TransactionRow, commit: Commit, record: m.TransactionCommitted
 ) -> m.TransactionReply:
-    """Return what is told of a transaction that was just committed."""
+    """Return the reply to a commit that was just admitted; the row is that before the commit."""
     return m.TransactionReply(
         number=transaction.number,
         state=TransactionState.COMMITTED,
@@ -61,8 +61,8 @@ class TransactionAnswers:
             m.ListedTransaction(
                 each.number,
                 each.state,
-                each.lease_ms,
-                each.begun_us,
+                each.row.lease_ms,
+                each.row.begun_us,
                 len(each.parts),
                 sum(segment.length for _, segment in self._stored_parts(each)),
                 each.name,
@@ -98,7 +98,7 @@ class TransactionAnswers:
         is_over = (
             self._state.scalars.horizon <= number < self._state.scalars.next_id
             and not self._state.reserved_ids.is_unused(number)
-            and number not in self._state.admitted_transactions
+            and number not in self._state.admitted_transactions.queued
         )
         return m.TransactionInfo(
             number=number,
@@ -130,13 +130,13 @@ class TransactionAnswers:
         return m.TransactionInfo(
             number=transaction.number,
             state=transaction.state,
-            lease_ms=transaction.lease_ms,
-            begun_us=transaction.begun_us,
-            decided_us=transaction.decided_us,
+            lease_ms=transaction.row.lease_ms,
+            begun_us=transaction.row.begun_us,
+            decided_us=transaction.row.decided_us,
             name=transaction.name,
-            streams=transaction.streams,
-            branches=transaction.branches or [m.BranchCount(*each) for each in sorted(counts.items())],
-            cuts=transaction.cuts,
+            streams=list(transaction.streams),
+            branches=list(transaction.row.branches) or [m.BranchCount(*each) for each in sorted(counts.items())],
+            cuts=list(transaction.row.cuts),
             size_bytes=size_bytes,
             names=[],
         )

@@ -23,9 +23,10 @@ from millrace.server.container.state.transaction import (
     NO_SESSION,
     OPEN_PART_SIZE_BYTES,
     Transaction,
+    TransactionRow,
     parts_of,
+    row_of,
     segment_of_part,
-    transaction_of,
 )
 from millrace.server.errors import (
     EpochChangedError,
@@ -181,7 +182,7 @@ class TransactionCommands:
         stream_names = [each.name for each in streams]
         self._limits.check_request(lease_ms, stream_names)
         found = self._state.transactions.get(number) or (self._state.transactions.find(name) if name else None)
-        is_ending = found is not None and found.admitted_state is not found.state
+        is_ending = found is not None and (found.admitted is None or found.admitted_state is not found.state)
         is_decided = any(map(self._streams.is_being_decided, stream_names))
         is_leaving = producer is not None and self.producers.is_leaving(producer.writer_id)
         if is_ending or is_decided or is_leaving or self._container.queued(m.TransactionBegun, name or number):
@@ -227,18 +228,19 @@ class TransactionCommands:
             producers=[] if producer is None else [m.ProducerClaim(*producer)],
             parts=part_records(routes, parts, subject=name or str(number)) if parts else [],
         )
-        begun = transaction_of(record)
-        begun.address = address
-        begun.room_bytes = self._container.options.transaction_size_bytes_max
         self._limits.check_memory(opened.growth_bytes(routes) + OPEN_PART_SIZE_BYTES * len(parts), address)
         wanted = parts_of(record.parts, branch=IMPLICIT_BRANCH)
         if parts:
-            self._limits.check_new_parts(begun, IMPLICIT_BRANCH, wanted)
+            planned = Transaction(row_of(record))
+            planned.address = address
+            self._limits.check_new_parts(planned, IMPLICIT_BRANCH, wanted)
         self._container.check_room()
         unused = self._ids.checked([number, *[segment_id for segment_id, _ in parts]])
         decision = self._container.log_decision(record, name or number, is_followed=True)
         self._ids.use(unused)
-        self._state.admitted_transactions[number] = begun
+        begun = self._state.admitted_transactions.queued[number]
+        begun.address = address
+        begun.room_bytes = self._container.options.transaction_size_bytes_max
         opened.admit(begun, session_id=session_id)
         self._admit_parts(begun, wanted, created_us=record.begun_us)
         # As it begins: when that is durable, it may be over already. Who has routed knows the routes.
@@ -297,7 +299,8 @@ class TransactionCommands:
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
         transaction = self._found(number)
-        if transaction.admitted_state is TransactionState.PREPARED and transaction.admitted_digest == digest:
+        row = _admitted(transaction)
+        if row.state is TransactionState.PREPARED and row.digest == digest:
             return AdmittedStep(transaction, None)
         check_open(transaction, but=", with other branches")
         if transaction.producer is not None:
@@ -315,8 +318,6 @@ class TransactionCommands:
             number,
             is_followed=True,
         )
-        transaction.admitted_state = TransactionState.PREPARED
-        transaction.admitted_digest, transaction.admitted_branches = digest, list(branches)
         for segment_id in dropped:
             segment = self._state.admitted_segment(segment_id)
             if segment is not None:
@@ -410,17 +411,18 @@ class TransactionCommands:
         checked_fingerprint(fingerprint)
         named = _checked_branches(branches)
         digest = digest_of_branches(named)
-        if not transaction.admitted_state.is_final and (
+        row = _admitted(transaction)
+        if not row.state.is_final and (
             self._is_moving(transaction) or are_moving(self._container, self._streams, cursors)
         ):
             return None
-        is_as_prepared = not branches and (is_by_name or transaction.admitted_state is not TransactionState.OPEN)
-        is_same = is_as_prepared or transaction.admitted_digest == digest
-        if transaction.admitted_state is TransactionState.COMMITTED and is_same:
+        is_as_prepared = not branches and (is_by_name or row.state is not TransactionState.OPEN)
+        is_same = is_as_prepared or row.digest == digest
+        if row.state is TransactionState.COMMITTED and is_same:
             self.answers.check_whole(transaction)
             return AdmittedStep(transaction, None)
         producer = transaction.producer
-        if transaction.admitted_state is not TransactionState.PREPARED or not is_same:
+        if row.state is not TransactionState.PREPARED or not is_same:
             if producer is not None and not is_by_name:
                 self._check_producer(transaction, producer)
             check_open(transaction, but="" if is_same else ", with other branches")
@@ -431,14 +433,14 @@ class TransactionCommands:
         else:
             check_none(cursors, subject=transaction.subject)
             # What it has beside these was dropped when it was prepared.
-            named, digest, drops_others = dict(transaction.admitted_branches), transaction.admitted_digest, True
+            named, digest, drops_others = dict(row.branches), row.digest, True
         commit = plan_transaction(self._container, transaction, named, drops_others=drops_others)
         commit.cursors = plan_moves(self._container, self._streams, cursors)
         commit.producers = [] if producer is None else [self.producers.committed(producer, fingerprint)]
         record = commit.record(transaction, digest=digest, committed_us=self._container.clock.unix_us())
         decision = self._container.log_decision(record, transaction.number, is_followed=True, required=commit.required)
-        admit_commit(self._state, transaction, commit, digest=digest)
-        return AdmittedStep(transaction, decision, commit_reply(self._state, transaction, commit, record))
+        admit_commit(self._state, commit)
+        return AdmittedStep(transaction, decision, commit_reply(self._state, row, commit, record))
 
     def can_commit_now(self, number: int) -> bool:
         """Return whether all that `commit_now` is about is in memory."""
@@ -521,7 +523,7 @@ class TransactionCommands:
 
     def renew(self, numbers: Sequence[int]) -> bool:
         """Let the leases of those of some transactions start over that are open; whether all are, or are about to."""
-        opened, begun = self._state.open_transactions.by_number, self._state.admitted_transactions
+        opened, begun = self._state.open_transactions.by_number, self._state.admitted_transactions.queued
         found = [opened.get(number) or begun.get(number) for number in numbers]
         for transaction in found:
             if transaction is not None:
@@ -538,6 +540,12 @@ class TransactionCommands:
             raise TransactionUnknownError("there is no such transaction", subject=name or str(number))
         transaction.is_renewed = True
         return transaction
+
+
+def _admitted(transaction: Transaction) -> TransactionRow:
+    """Return the admitted row of a transaction that was found in the admitted view."""
+    assert transaction.admitted is not None
+    return transaction.admitted
 
 
 def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:

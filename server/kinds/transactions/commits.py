@@ -21,7 +21,7 @@ from millrace.server.container.admission import check_event_count
 from millrace.server.container.container import SegmentContainer
 from millrace.server.container.state.container_state import ContainerState
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import Transaction, TransactionRow
 from millrace.server.errors import BranchMismatchError, StreamNotFoundError
 from millrace.server.kinds.streams.part_count import check_part_count
 from millrace.wire import messages as m
@@ -173,9 +173,8 @@ def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sou
     commit.cuts.append(m.TransactionCut(stream_id, last_epoch, positions))
 
 
-def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit, *, digest: bytes) -> None:
-    """Move the admitted view to after a commit that was queued."""
-    transaction.admitted_state, transaction.admitted_digest = TransactionState.COMMITTED, digest
+def admit_commit(state: ContainerState, commit: Commit) -> None:
+    """Move the admitted view of segments and streams to after a commit that was queued."""
     state.open_transactions.decided_totals[TransactionState.COMMITTED] += 1
     for source in commit.sources:
         source.leaving = True
@@ -200,7 +199,7 @@ def admit_commit(state: ContainerState, transaction: Transaction, commit: Commit
                 sealed.closing = True
 
 
-def tails_after(state: ContainerState, transaction: Transaction, commit: Commit) -> list[m.StreamTail]:
+def tails_after(state: ContainerState, transaction: TransactionRow, commit: Commit) -> list[m.StreamTail]:
     """Return where the streams of a transaction end right after its commit, which was admitted in this step.
 
     What is admitted now is durable when the commit is. Nothing is returned where the commit begins epochs, or where

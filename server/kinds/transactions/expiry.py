@@ -43,7 +43,7 @@ def leases_of(transactions: Iterable[Transaction]) -> Iterator[tuple[int, float,
 
 
 def _lease_s(transaction: Transaction) -> float:
-    lease_s = transaction.lease_ms / 1000
+    lease_s = transaction.row.lease_ms / 1000
     is_empty = not transaction.name and not transaction.admitted_parts
     return min(lease_s, EMPTY_LEASE_S_MAX) if is_empty else lease_s
 
@@ -157,7 +157,7 @@ class TransactionExpiryLoop:
         """Figures as of now."""
         opened = self._state.open_transactions
         states = [transaction.admitted_state for transaction in opened.by_number.copy().values()]
-        oldest_us = min((transaction.begun_us for transaction in opened.by_number.copy().values()), default=0)
+        oldest_us = min((transaction.row.begun_us for transaction in opened.by_number.copy().values()), default=0)
         return TransactionsStatistics(
             open=len(opened),
             prepared=states.count(TransactionState.PREPARED),

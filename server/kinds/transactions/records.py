@@ -4,19 +4,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from millrace.model.transaction import IMPLICIT_BRANCH, TransactionState
-from millrace.server.container.kind import RecordStep
+from millrace.server.container.kind import Applier, RecordStep
 from millrace.server.container.state.apply_segments import check_merge, merge_segment, seal_segments
 from millrace.server.container.state.container_state import LOST_NAME, ContainerState
 from millrace.server.container.state.current_batch import CurrentBatch
 from millrace.server.container.state.quarantine import CONTAINER, UnfitRecordError
 from millrace.server.container.state.segment import Segment
-from millrace.server.container.state.transaction import Transaction, part_of, segment_of_part, transaction_of
+from millrace.server.container.state.transaction import (
+    ENDED_STATES,
+    Transaction,
+    part_of,
+    row_of_unknown,
+    segment_of_part,
+    step,
+)
+from millrace.server.container.views import move, move_all
 from millrace.server.kinds.producers.row import released_of
 from millrace.server.kinds.streams.records import begin_epoch, check_epoch, mark_empty, save_cut
 from millrace.wire import messages as m
 
 from .admission import (
-    ENDED_STATES,
     admit_begin,
     admit_commit,
     admit_ends,
@@ -47,10 +54,9 @@ def _check_begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
 
 def _begun(batch: CurrentBatch, record: m.TransactionBegun) -> None:
     state = batch.state
-    _free_name(state, record.name)
-    transaction = state.admitted_transactions.pop(record.number, None) or transaction_of(record)
+    transaction = state.transactions.loaded(record.number)
+    assert transaction is not None, "the transition created it"
     state.use_id(transaction.number)
-    state.transactions.add(transaction)
     state.open_transactions.add(transaction)
     _add_parts(state, transaction, record.parts, branch=IMPLICIT_BRANCH, created_us=record.begun_us)
 
@@ -61,6 +67,18 @@ def _check_routes(batch: CurrentBatch, number: int, stream: m.TransactionStream)
     batch.check_ranges("transactions", number, ranges)
     if ranges != sorted(ranges):
         raise batch.unfit("transactions", number, f"its ranges of stream {stream.stream_id} do not ascend")
+
+
+def _before_beginning(batch: CurrentBatch, record: m.TransactionBegun) -> None:
+    _free_name(batch.state, record.name)
+
+
+def _moved(batch: CurrentBatch, record: m.TransactionBegun | m.TransactionPrepared | m.TransactionCommitted) -> None:
+    move(batch.view.transactions, record.number, step, record)
+
+
+def _moved_all(batch: CurrentBatch, record: m.TransactionsEnded | m.OutcomesForgotten) -> None:
+    move_all(batch.view.transactions, record.numbers, step, record)
 
 
 def _free_name(state: ContainerState, name: str) -> None:
@@ -124,10 +142,7 @@ def _prepared(batch: CurrentBatch, record: m.TransactionPrepared) -> None:
     for segment_id in record.dropped:
         if transaction.parts.pop(segment_id, None) is not None:
             state.touch("parts", transaction.number, segment_id)
-    transaction.state = TransactionState.PREPARED
     state.open_transactions.note_prepared(transaction)
-    transaction.digest, transaction.branches = record.digest, record.branches
-    state.transactions.changed(transaction)
 
 
 def _check_committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
@@ -143,10 +158,10 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
     state = batch.state
     transaction = state.transactions.loaded(record.number)
     if transaction is None:  # damage has taken its beginning
-        transaction = Transaction(number=record.number, name=record.name, begun_us=record.committed_us, lease_ms=0)
         _free_name(state, record.name)
         state.use_id(record.number)
-        state.transactions.add(transaction)
+        state.durable.transactions.put(record.number, row_of_unknown(record))
+        transaction = state.transactions[record.number]
     for epoch in record.epochs:
         _begin_epoch(batch, epoch, started_us=record.committed_us)
     # A part may be all of a segment that this commit begins and replaces at once.
@@ -175,9 +190,7 @@ def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
         _delete_parts(state, record.dropped)
     except UnfitRecordError as error:
         batch.refuse(error)
-    transaction.digest = record.digest
-    transaction.cuts = record.cuts
-    _end(batch, transaction, TransactionState.COMMITTED, decided_us=record.committed_us)
+    _end(batch, transaction)
 
 
 def _merge_part(
@@ -286,7 +299,7 @@ def _ended(batch: CurrentBatch, record: m.TransactionsEnded) -> None:
         elif not transaction.state.is_final:
             batch.state.quarantine.discard("transactions", transaction.number)
             _delete_parts(batch.state, transaction.parts)
-            _end(batch, transaction, TransactionState(record.state), decided_us=record.ended_us)
+            _end(batch, transaction)
             if transaction.producer is not None:
                 released_of(batch.state).add(transaction.producer.writer_id)
 
@@ -299,8 +312,8 @@ def _delete_parts(state: ContainerState, segment_ids: Iterable[int]) -> None:
             state.delete_segments([segment_id])
 
 
-def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionState, *, decided_us: int) -> None:
-    """Keep nothing of a transaction but its outcome."""
+def _end(batch: CurrentBatch, transaction: Transaction) -> None:
+    """Keep nothing of a transaction but its outcome, which the transition makes of its row."""
     state = batch.state
     # Before its pins end: with the last one, what differs from the checkpoint in nothing may be evicted at once.
     state.transactions.changed(transaction)
@@ -308,21 +321,13 @@ def _end(batch: CurrentBatch, transaction: Transaction, outcome: TransactionStat
     for segment_id in transaction.parts:
         state.touch("parts", transaction.number, segment_id)
     transaction.forget_parts()
-    transaction.streams = []
-    if outcome is TransactionState.COMMITTED:
-        transaction.producer = None  # else it says why it is never committed, whenever that is asked for again
-    transaction.state = transaction.admitted_state = outcome
-    transaction.admitted_digest = transaction.digest
-    transaction.branches = transaction.admitted_branches = []
-    transaction.decided_us = decided_us
     transaction.decided_uptime_us = state.scalars.uptime_us
 
 
-def _outcomes_forgotten(batch: CurrentBatch, record: m.OutcomesForgotten) -> None:
+def _forget_damage(batch: CurrentBatch, record: m.OutcomesForgotten) -> None:
     state = batch.state
     for transaction in _loaded(state, record.numbers):
         if transaction.state.is_final:
-            state.transactions.remove(transaction.number)
             state.quarantine.discard("transactions", transaction.number)
             state.scalars.horizon = max(state.scalars.horizon, transaction.number + 1)
 
@@ -337,10 +342,17 @@ def _loaded(state: ContainerState, numbers: Iterable[int]) -> Iterable[Transacti
 
 RECORDS: Final[Mapping[type[m.Record], RecordStep]] = {
     m.IdsReserved: RecordStep(_ids_reserved, check=_check_reserved),
-    m.TransactionBegun: RecordStep(_begun, check=_check_begun, admission=admit_begin),
+    m.TransactionBegun: RecordStep(_before_beginning, check=_check_begun, admission=admit_begin, after=_begun),
     m.PartsAdded: RecordStep(_parts_added, check=_check_added, admission=admit_parts),
     m.TransactionPrepared: RecordStep(_prepared, check=_check_prepared, admission=admit_prepare),
     m.TransactionCommitted: RecordStep(_committed, check=_check_committed, admission=admit_commit),
     m.TransactionsEnded: RecordStep(_ended, admission=admit_ends, removes=True),
-    m.OutcomesForgotten: RecordStep(_outcomes_forgotten, removes=True),
+    m.OutcomesForgotten: RecordStep(_forget_damage, removes=True),
+}
+TRANSITIONS: Final[Mapping[type[m.Record], Applier]] = {
+    m.TransactionBegun: _moved,
+    m.TransactionPrepared: _moved,
+    m.TransactionCommitted: _moved,
+    m.TransactionsEnded: _moved_all,
+    m.OutcomesForgotten: _moved_all,
 }

@@ -8,7 +8,7 @@ from millrace.model.transaction import TransactionPart, TransactionState
 from millrace.server.container.checkpoint.reader import KindArchive
 from millrace.server.container.kind import Detail
 from millrace.server.container.state.container_state import ContainerState
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import Transaction, TransactionRow
 from millrace.server.container.table import Row, Table, json_text, places_of_texts, range_of_texts, range_texts
 from millrace.wire import messages as m
 
@@ -26,45 +26,51 @@ TABLE: Final = Table(
 
 def row_of(transaction: Transaction) -> Row:
     """Return the row of a transaction."""
+    row = transaction.row
     streams = [
         (stream.stream_id, stream.epoch, [(number, *range_texts(low, last)) for number, low, last in stream.ranges])
-        for stream in transaction.streams
+        for stream in row.streams
     ]
     return (
-        transaction.number,
-        transaction.state,
-        transaction.begun_us,
-        transaction.lease_ms,
-        transaction.decided_us,
+        row.number,
+        row.state,
+        row.begun_us,
+        row.lease_ms,
+        row.decided_us,
         transaction.decided_uptime_us,
         transaction.name,
         json_text(streams),
-        json_text(transaction.cuts),
-        json_text(transaction.branches),
-        json_text(transaction.producer),
-        transaction.digest,
+        json_text(row.cuts),
+        json_text(row.branches),
+        json_text(row.producer),
+        row.digest,
     )
 
 
-def load(*, state: int, streams: str, cuts: str, branches: str, producer: str, **columns: Any) -> Transaction:
+def load(
+    *, state: int, decided_uptime_us: int, streams: str, cuts: str, branches: str, producer: str, **columns: Any
+) -> Transaction:
     """Return a transaction from the columns of its row."""
-    transaction = Transaction(state=TransactionState(state), **columns)
     as_whom = json.loads(producer)
-    transaction.producer = None if as_whom is None else Producer(*as_whom)
-    transaction.streams = [
-        m.TransactionStream(
-            stream_id,
-            epoch,
-            [m.SegmentRangeRecord(number, *places_of_texts(low, last)) for number, low, last in ranges],
-        )
-        for stream_id, epoch, ranges in json.loads(streams)
-    ]
-    transaction.cuts = [
-        m.TransactionCut(stream_id, epoch, [m.CutPosition(*position) for position in positions])
-        for stream_id, epoch, positions in json.loads(cuts)
-    ]
-    transaction.branches = [m.BranchCount(*branch) for branch in json.loads(branches)]
-    return transaction
+    row = TransactionRow(
+        state=TransactionState(state),
+        streams=[
+            m.TransactionStream(
+                stream_id,
+                epoch,
+                [m.SegmentRangeRecord(number, *places_of_texts(low, last)) for number, low, last in ranges],
+            )
+            for stream_id, epoch, ranges in json.loads(streams)
+        ],
+        cuts=[
+            m.TransactionCut(stream_id, epoch, [m.CutPosition(*position) for position in positions])
+            for stream_id, epoch, positions in json.loads(cuts)
+        ],
+        branches=[m.BranchCount(*branch) for branch in json.loads(branches)],
+        producer=None if as_whom is None else Producer(*as_whom),
+        **columns,
+    )
+    return Transaction(row, decided_uptime_us=decided_uptime_us)
 
 
 def _row_of_part(transaction: Transaction, segment_id: int) -> Row | None:

@@ -467,12 +467,12 @@ def durable_view(state: ContainerState) -> dict[str, Any]:
         "stream_names": _numbers_by_name(state.streams, [stream.name for stream in state.streams.values()]),
         "transactions": {
             each.number: (
-                (each.name, each.state, each.begun_us, each.lease_ms, each.digest),
-                (each.decided_us, each.decided_uptime_us),
+                (each.name, each.state, each.row.begun_us, each.row.lease_ms, each.row.digest),
+                (each.row.decided_us, each.decided_uptime_us),
                 list(each.streams),
                 dict(sorted(each.parts.items())),
-                list(each.cuts),
-                list(each.branches),
+                list(each.row.cuts),
+                list(each.row.branches),
                 each.producer,
             )
             for each in state.transactions.values()

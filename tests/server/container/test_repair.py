@@ -385,7 +385,7 @@ async def test_no_hole_is_committed_with_a_transaction() -> None:
         assert not any(container.state.segments.get(segment_id) for segment_id in parts["open"])
         committed = await transactions.commit(0, (), drops_others=False, name="prepared")
         await transactions.settled(committed)
-        ((_, length),) = committed.transaction.cuts[0].positions
+        ((_, length),) = committed.transaction.row.cuts[0].positions
         target, _ = streams.controller.find("shop/orders").open_parts
         assert length == container.segment(target.segment_id).length == len(b"event")
         (content,) = await container.reads.read(container.segment(target.segment_id), 0, 100)

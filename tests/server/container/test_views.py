@@ -7,9 +7,11 @@ from random import Random
 import pytest
 
 from millrace.model.producer import Producer, ProducerRow
+from millrace.model.transaction import TransactionState
 from millrace.server.container import container
 from millrace.server.container.views import EntityRows, move
-from millrace.server.errors import DecisionMisfitError, ServerError, TransactionError
+from millrace.server.errors import DecisionMisfitError, InvalidArgumentError, ServerError, TransactionError
+from millrace.server.kinds.aborts import end_transactions
 from millrace.server.kinds.producers.row import step
 from millrace.server.kinds.transactions.commands import TransactionCommands
 from millrace.server.kinds.transactions.options import TransactionsOptions
@@ -171,6 +173,49 @@ async def test_the_admitted_view_of_writers_is_the_fold_of_what_is_in_flight(tmp
     async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
         assert all([0 < await walk_writers(streams, seed) < 150 for seed in range(2)])
         assert not streams.opened.container.state.quarantine
+
+
+async def walk_transactions(streams: Streams, seed: int) -> set[str]:
+    """Begin, prepare, commit and abort transactions in random order; return the types of the records."""
+    random, container = Random(seed), streams.opened.container
+    transactions = TransactionCommands(container, streams.controller, options=TransactionsOptions())
+    await streams.controller.create(f"walk{seed}/s", segment_count=2, configuration="")
+    first = await transactions.reserve_ids(400)
+    numbers: list[int] = []
+    logged: set[str] = set()
+    for step_number in range(150):
+        number, name = first + step_number, random.choice(["", "n", "o"])
+        known = random.choice(numbers[-3:]) if numbers else number
+        try:
+            match random.randrange(5):
+                case 0 | 1:
+                    routed = [m.RoutedStream(f"walk{seed}/s", 0, 0)]
+                    if transactions.begin_now(number, name, lease_ms=60_000, streams=routed) is not None:
+                        numbers.append(number)
+                case 2:
+                    transactions.prepare_now(known, [], drops_others=True)
+                case 3:
+                    transactions.commit_now(known, [], drops_others=True)
+                case _:
+                    found = container.state.admitted_transaction(known)
+                    if found is not None and not found.admitted_state.is_final:
+                        end_transactions(container, [found], TransactionState.ABORTED)
+        except (TransactionError, InvalidArgumentError):
+            pass  # it has ended, or cannot be prepared
+        logged.update(type(record).__name__ for record in container.in_flight.records())
+        assert differences(container) == []
+        if len(container.in_flight) >= 20 or not random.randrange(8):
+            await container.in_flight.settled()
+            assert differences(container) == []
+    await container.in_flight.settled()
+    return logged
+
+
+@pytest.mark.asyncio
+async def test_the_admitted_view_of_transactions_is_the_fold_of_what_is_in_flight(tmp_path: Path) -> None:
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        logged = await walk_transactions(streams, 0) | await walk_transactions(streams, 1)
+        assert logged == {"TransactionBegun", "TransactionPrepared", "TransactionCommitted", "TransactionsEnded"}
 
 
 @pytest.mark.asyncio

@@ -47,7 +47,7 @@ def test_a_commit_says_all_of_it() -> None:
 
     transaction = state.transactions[4]
     assert (transaction.state, transaction.name) == (TransactionState.COMMITTED, "order-7")
-    assert transaction.cuts == COMMITTED.cuts
+    assert transaction.row.cuts == COMMITTED.cuts
     for segment_id in (2, 3):
         segment = state.segments[segment_id]
         assert (segment.length, segment.event_count) == (8, 2)
@@ -87,7 +87,7 @@ def test_an_abort_deletes_the_parts() -> None:
     assert state.open_transactions.owner(10) is None
     assert (len(state.segments), state.user_segment_count) == (2, 2)
     transaction = state.transactions[4]
-    assert (transaction.state, transaction.decided_us, transaction.parts) == (TransactionState.EXPIRED, 8, {})
+    assert (transaction.state, transaction.row.decided_us, transaction.parts) == (TransactionState.EXPIRED, 8, {})
 
 
 def test_a_name_leads_to_the_transaction_that_began_last_though_its_number_is_lower() -> None:

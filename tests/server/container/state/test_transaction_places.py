@@ -2,7 +2,7 @@
 
 from millrace.model.key_range import equal_ranges
 from millrace.model.transaction import TransactionPart
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import Transaction, TransactionRow
 
 
 class _Watched(TransactionPart):
@@ -25,7 +25,7 @@ def _parts(branch: int) -> dict[int, TransactionPart]:
 
 
 def test_parts_are_added_without_a_look_at_the_others() -> None:
-    transaction = Transaction(number=1, name="", begun_us=0, lease_ms=1000)
+    transaction = Transaction(TransactionRow(number=1, name="", begun_us=0, lease_ms=1000))
     transaction.parts |= _parts(0)
     transaction.admit_as_durable()  # as it was recovered
     for branch in range(1, 50):

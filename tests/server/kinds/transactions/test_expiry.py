@@ -2,7 +2,7 @@ import pytest
 
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.transaction import TransactionPart, TransactionState
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import Transaction, TransactionRow
 from millrace.server.kinds.transactions.expiry import leases_of
 from millrace.wire import messages as m
 from millrace.wire.limits import EMPTY_LEASE_S_MAX
@@ -12,7 +12,7 @@ from tests.support.waiting import until
 
 
 def transaction(number: int = 1, *, lease_ms: int = 3000, name: str = "") -> Transaction:
-    return Transaction(number=number, name=name, begun_us=0, lease_ms=lease_ms)
+    return Transaction(TransactionRow(number=number, name=name, begun_us=0, lease_ms=lease_ms))
 
 
 def test_the_lease_of_an_empty_transaction_without_a_name_is_minutes_at_most() -> None:
@@ -57,6 +57,6 @@ async def test_a_commit_that_waits_holds_the_lease(scenario: Scenario) -> None:
 
 def test_only_open_ones_expire() -> None:
     opened, prepared, ended = [transaction(number) for number in (1, 2, 3)]
-    prepared.admitted_state = TransactionState.PREPARED
-    ended.admitted_state = TransactionState.COMMITTED
+    prepared.admitted = prepared.row._replace(state=TransactionState.PREPARED)
+    ended.admitted = ended.row._replace(state=TransactionState.COMMITTED)
     assert [number for number, _, _ in leases_of([opened, prepared, ended])] == [1]

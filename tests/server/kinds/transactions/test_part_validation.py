@@ -4,7 +4,7 @@ import pytest
 
 from millrace.model.key_range import KEY_SPACE, KeyRange
 from millrace.model.transaction import TransactionPart
-from millrace.server.container.state.transaction import Transaction
+from millrace.server.container.state.transaction import Transaction, TransactionRow
 from millrace.server.errors import InvalidArgumentError
 from millrace.server.kinds.transactions.part_validation import (
     BRANCHES_COUNT_MAX,
@@ -25,7 +25,7 @@ def part(number: int, *, branch: int = 0, place: int | None = None) -> Transacti
 
 
 def with_parts(parts: Iterable[TransactionPart]) -> Transaction:
-    transaction = Transaction(number=7, name="", begun_us=0, lease_ms=3000)
+    transaction = Transaction(TransactionRow(number=7, name="", begun_us=0, lease_ms=3000))
     transaction.admit_parts({each.segment_id: each for each in parts})
     return transaction
 

@@ -124,11 +124,11 @@ async def test_the_live_state_is_the_one_that_is_recovered(seed: int, batch_size
                 await pipeline.told()
         state = run.state
         live = durable_view(state)
-        assert not state.admitted_transactions
+        assert not state.admitted_transactions.queued
         assert not state.admitted_segments
         for transaction in state.open_transactions.by_number.values():
             assert transaction.admitted_parts == transaction.parts
-            assert (transaction.admitted_state, transaction.admitted_digest) == (transaction.state, transaction.digest)
+            assert transaction.admitted == transaction.durable
         for peer in peers:
             await peer.close()
     async with scenario.running() as run:
