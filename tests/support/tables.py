@@ -12,6 +12,7 @@ All cases run, whatever fails. The failures are raised together, each with a not
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -35,29 +36,28 @@ def table(names: Names, cases: Iterable[Any], *, ids: Any = None) -> Callable[[T
     labels = list(_labels(rows, ids))
 
     def decorate(test: Test) -> Test:
+        def attempts() -> Iterator[tuple[dict[str, Any], AbstractContextManager[None]]]:
+            failures: list[Exception] = []
+            for label, (_, values) in zip(labels, rows, strict=True):
+                yield values, _collected(failures, label)
+            if failures:
+                raise ExceptionGroup(f"{len(failures)} of {len(rows)} cases of {test.__name__} failed", failures)
+
         if inspect.iscoroutinefunction(test):
 
             @functools.wraps(test)
             async def run_each_async(**fixtures: Any) -> None:
-                failures: list[Exception] = []
-                for label, row in zip(labels, rows, strict=True):
-                    try:
-                        await test(**fixtures, **row[1])
-                    except Exception as error:  # noqa: BLE001 (raised with those of the other cases)
-                        failures.append(_noted(error, label))
-                _raise_all(test, failures, len(rows))
+                for values, attempt in attempts():
+                    with attempt:
+                        await test(**fixtures, **values)
 
             return _without(run_each_async, test, arguments)
 
         @functools.wraps(test)
         def run_each(**fixtures: Any) -> None:
-            failures: list[Exception] = []
-            for label, row in zip(labels, rows, strict=True):
-                try:
-                    test(**fixtures, **row[1])
-                except Exception as error:  # noqa: BLE001 (raised with those of the other cases)
-                    failures.append(_noted(error, label))
-            _raise_all(test, failures, len(rows))
+            for values, attempt in attempts():
+                with attempt:
+                    test(**fixtures, **values)
 
         return _without(run_each, test, arguments)
 
@@ -81,14 +81,13 @@ def _labels(rows: list[tuple[str | None, dict[str, Any]]], ids: Any) -> Iterator
         yield label or ", ".join(f"{name}={value!r}" for name, value in arguments.items())
 
 
-def _noted(error: Exception, label: str) -> Exception:
-    error.add_note(f"case: {label}")
-    return error
-
-
-def _raise_all(test: Test, failures: list[Exception], count: int) -> None:
-    if failures:
-        raise ExceptionGroup(f"{len(failures)} of {count} cases of {test.__name__} failed", failures)
+@contextmanager
+def _collected(failures: list[Exception], label: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 (raised with those of the other cases)
+        error.add_note(f"case: {label}")
+        failures.append(error)
 
 
 def _without(wrapper: Test, test: Test, arguments: list[str]) -> Test:
