@@ -88,11 +88,22 @@ class Hosting:
         assert self.container.opened is not None
         self.container.opened.container.log_failed(OSError(errno.EIO, "no answer"))
 
+    async def recovery_ended(self) -> None:
+        """Let the disk work and time pass until the attempts to open the container again have ended by themselves."""
+        self.files.refuses = lambda _step, _path, _is_change: False
+        tasks = reopening_tasks()
+        assert tasks
+        await pass_time(lambda: all(task.done() for task in tasks), self.clock)
+
     async def passing(self, work: Coroutine[Any, Any, None], *clocks: ManualClock) -> None:
         """Do something while time passes here and on other clocks."""
         running = asyncio.ensure_future(work)
         await pass_time(running.done, self.clock, *clocks)
         await running
+
+
+def reopening_tasks() -> "list[asyncio.Task[Any]]":
+    return [task for task in asyncio.all_tasks() if task.get_name() == "reopen"]
 
 
 @asynccontextmanager
@@ -156,6 +167,17 @@ async def test_after_its_log_has_failed_it_is_opened_again_and_serves_once_conne
         assert not hosting.failures
 
 
+async def test_one_attempt_is_made_at_a_time_however_often_the_log_fails() -> None:
+    async with opened() as hosting:
+        before = hosting.container.opened
+        hosting.fail_log()
+        hosting.fail_log()
+        assert len(reopening_tasks()) == 1
+        await until(lambda: hosting.container.state is SERVING)
+        assert hosting.container.opened is not before
+        assert hosting.reopened_in == [RECOVERING]
+
+
 async def test_a_stop_ends_the_attempts_to_open_it_again() -> None:
     async with opened() as hosting:
         before = hosting.container.opened
@@ -166,8 +188,7 @@ async def test_a_stop_ends_the_attempts_to_open_it_again() -> None:
         assert hosting.container.disk_failure is not None
         hosting.host.stop()
         assert hosting.container.disk_failure is None
-        hosting.files.refuses = lambda _step, _path, _is_change: False
-        await hosting.clock.advance(60.0)
+        await hosting.recovery_ended()
         assert hosting.container.opened is before
         assert not hosting.reopened_in
 
@@ -209,8 +230,7 @@ async def test_one_that_is_fenced_while_it_is_opened_again_is_not_tried_any_more
         hosting.fail_log()
         await until(lambda: "could not be opened again" in hosting.host.health())
         hosting.container.fenced(FENCE)
-        hosting.files.refuses = lambda _step, _path, _is_change: False
-        await hosting.clock.advance(60.0)
+        await hosting.recovery_ended()
         assert hosting.container.state is FENCED
         assert not hosting.reopened_in
 
