@@ -196,7 +196,7 @@ class InFlight:
         """Tell the owner of what is at the front that it is durable, before it is settled; of a decision, nobody."""
         pending = self._pending[0]
         assert self._settled + 1 not in self._followers or not self.replies_count, (
-            "a lone append has no replies behind it"
+            "a lone append has no replies after it"
         )
         if isinstance(pending, PendingAppend):
             pending.settled = True

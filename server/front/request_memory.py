@@ -123,7 +123,7 @@ class RequestMemory:
             self._serve_soon()
 
     def wait(self, account: RequestAccount) -> None:
-        """Queue an account behind those that wait already."""
+        """Queue an account after those that wait already."""
         self._counters.requests_delayed_total += 1
         self._waiting[account] = None
         if account is self._served:
@@ -154,5 +154,5 @@ class RequestMemory:
             finally:
                 self._served = None
             if account in self._waiting:
-                # It needs more than is free, and is at the front again. Serving the accounts behind would starve it.
+                # It needs more than is free, and is at the front again. Serving later accounts would starve it.
                 return

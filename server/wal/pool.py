@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _FILL_PIECE_BYTES: Final = 1 * MIB
 _FILL_SYNC_BYTES: Final = 8 * MIB
-"""Bytes to fill between syncs: one sync of a whole file would delay the syncs of the log behind it."""
+"""Bytes to fill between syncs: one sync of a whole file would delay the next syncs of the log."""
 _ZEROS: Final = bytes(_FILL_PIECE_BYTES)
 _NICENESS: Final = 10
 
