@@ -387,8 +387,9 @@ class SegmentContainer:
     def decide(self, record: m.Record, *subject: int | str) -> asyncio.Future[None]:
         """Log a decision; the future resolves when it is durable and applied.
 
-        The caller has checked the decision against the admitted view, and moves that view in the same step; the
-        entities that the record names are pinned until it is settled. Cancelling the wait does not undo the decision.
+        The caller has checked the decision against the admitted view. The transitions of the record move the rows of
+        that view here; the caller moves the counters of segments and streams, in the same step. The entities that the
+        record names are pinned until it is settled. Cancelling the wait does not undo the decision.
 
         Args:
             record: of the decision.
