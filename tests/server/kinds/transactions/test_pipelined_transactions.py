@@ -7,6 +7,7 @@ from threading import get_ident
 import pytest
 
 from millrace.model.transaction import TransactionState
+from millrace.server.wal import Wal
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
 from tests.support.pipelines import WHOLE, Pipeline
@@ -27,6 +28,9 @@ async def test_a_whole_transaction_is_one_sync(segment_count: int) -> None:
         segments = await create_stream(peer, "a/b", segment_count)
         pipeline = await Pipeline.open(peer)
         number = pipeline.whole("a/b", segments, b"one ", b"two")
+        log = run.container.log
+        assert isinstance(log, Wal)
+        await until(lambda: log.statistics().spare_files == SMALL_WAL.spare_files)  # a thread fills and syncs them
         sequence, syncs = run.sequence, scenario.files.sync_count
 
         told = await pipeline.told()
