@@ -364,7 +364,7 @@ class SteppedFileSystem(MemoryFileSystem):
         self.refuses: Callable[[int, Path, bool], bool] = lambda step, path, is_change: False
 
     def copy(self) -> "SteppedFileSystem":
-        other = SteppedFileSystem(capacity_bytes=self.capacity_bytes)
+        other = type(self)(capacity_bytes=self.capacity_bytes)
         self._copy_to(other)
         return other
 

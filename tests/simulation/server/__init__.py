@@ -8,4 +8,5 @@ world        one course of events: clients in their roles, faults, and the judge
 actors       the roles
 faults       what befalls the server
 tortures     tables of both
+mutants      faults of the product, which the tortures have to find
 """

@@ -32,13 +32,22 @@ async def write_sequences(part: Part, *, stream: str, keys: int) -> None:
     while not part.is_over():
         count += part.dice.randint(1, COUNT_PER_LIFE)
         part.world.next_numbers[part.name] = count
-        await produce(
-            part.world.client(), stream, part.name, keys=keys, count=count, dice=part.dice, recorder=part.recorder
-        )
+        await _produce(part, stream, keys=keys, count=count)
     if part.number > 1:  # what a life before had begun
-        await produce(
-            part.world.client(), stream, part.name, keys=keys, count=count, dice=part.dice, recorder=part.recorder
-        )
+        await _produce(part, stream, keys=keys, count=count)
+
+
+async def _produce(part: Part, stream: str, *, keys: int, count: int) -> None:
+    """Write all sequences below `count`, also where a late request of a life before takes the writer id away."""
+    while True:
+        client = part.world.client()
+        try:
+            await produce(client, stream, part.name, keys=keys, count=count, dice=part.dice, recorder=part.recorder)
+        except millrace.WriterFencedError:
+            assert part.number > 1, "nobody else opens this writer id"
+            part.world.counted["fenced by a life before"] += 1
+        else:
+            return
 
 
 async def write_unnamed(part: Part, *, stream: str) -> None:

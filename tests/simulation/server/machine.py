@@ -21,6 +21,8 @@ from .loop import ServerLoop
 ADDRESS: Final = Address("127.0.0.1", 9240)
 FOLDER: Final = Path("/data")
 
+LOG_PREFIX: Final = "wal-"
+
 
 class WorldClock(VirtualClock):
     """The clock of a server, and of clients."""
@@ -41,6 +43,7 @@ class Machine:
 
     Attributes:
         server: the one that runs, or starts; None while it is down.
+        sync_s: the mean time of a sync of the log.
         on_end: called with the error of a server that has ended by itself.
     """
 
@@ -49,6 +52,7 @@ class Machine:
     wal: WalOptions
     container: ContainerOptions
     on_end: Callable[[BaseException], None]
+    sync_s: float = 0.0
     files: SteppedFileSystem = field(default_factory=SteppedFileSystem)
     server: Server | None = None
     life: Life = field(default_factory=Life)
@@ -57,6 +61,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.clock = WorldClock(self.loop)
+        self.files.before_sync = self._sync
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -80,7 +85,7 @@ class Machine:
 
     def kill(self, *, loses_power: bool) -> None:
         """End the server at this instant, as SIGKILL or a power loss does."""
-        self.files = self.files.copy()
+        self._copy_files()
         self._bury(loses_power=loses_power)
 
     def kill_within(self, steps_count: int, *, loses_power: bool) -> asyncio.Event:
@@ -90,13 +95,23 @@ class Machine:
 
         def refuses(step: int, path: Path, is_change: bool) -> bool:
             if step == last and files is self.files and not self.life.is_frozen:
-                self.files = files.copy()
+                self._copy_files()
                 self._bury(loses_power=loses_power)
                 killed.set()
             return False
 
         files.refuses = refuses
         return killed
+
+    def _copy_files(self) -> None:
+        """Leave the disk as it is to whoever is killed: the next server has another one with the same content."""
+        self.files = self.files.copy()
+        self.files.before_sync = self._sync
+
+    def _sync(self, path: Path) -> None:
+        """Let a sync of the log take its time, in which the event loop goes on; others hold locks."""
+        if self.sync_s and path.name.startswith(LOG_PREFIX) and not self.loop.threads.in_loop:
+            self.loop.threads.pause(self.dice.expovariate(1 / self.sync_s))
 
     def _bury(self, *, loses_power: bool) -> None:
         self.life.is_frozen = True

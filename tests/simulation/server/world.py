@@ -23,6 +23,7 @@ from tests.crash.transactions.accounting import Books
 from tests.crash.transactions.queries import recorded_producer
 from tests.crash.transactions.recorded import recorded_outcome
 from tests.simulation.virtual_loop import Life
+from tests.support.files import SteppedFileSystem
 from tests.support.history import Recorder, check
 from tests.support.servers import BUSY, SMALL_WAL
 
@@ -86,6 +87,9 @@ class Torture:
         faults: how often each one happens, compared with the others.
         producers: the ids of producers whose state a restart must leave as it is.
         judge: asserts what is true of the events of this torture, apart from the checker of histories.
+        idle_bytes: of what the caches of idle entities hold, one is drawn.
+        checkpoints_s: of the intervals of checkpoints, one is drawn.
+        syncs_s: of the mean times of a sync of the log, one is drawn.
         pause_s: the mean time between two faults.
         seconds: how long all this goes on, in virtual time.
     """
@@ -97,6 +101,9 @@ class Torture:
     faults: Mapping[Fault, int]
     producers: tuple[str, ...] = ()
     judge: Callable[["World"], Coroutine[Any, Any, None]] | None = None
+    idle_bytes: tuple[int, ...] = (0, 0, 4 * KIB, MIB)
+    checkpoints_s: tuple[float, ...] = (0.05, 0.05, 0.5, 3600.0)
+    syncs_s: tuple[float, ...] = (0.0, 0.002, 0.02)
     pause_s: float = 0.5
     seconds: float = 4.0
 
@@ -123,12 +130,16 @@ class Outcome:
         return "\n".join([*self.story, "", replay, *self.violations])
 
 
-def run_torture(torture: Torture, seed: int) -> Outcome:
-    """Run the course of events of a seed, and judge it."""
+def run_torture(torture: Torture, seed: int, *, files: SteppedFileSystem | None = None) -> Outcome:
+    """Run the course of events of a seed, and judge it.
+
+    Args:
+        files: the disk, in place of one that loses nothing that was synced.
+    """
     dice = Random(f"{torture.name}/{seed}")
     loop = ServerLoop(Random(dice.getrandbits(64)))
     with _repeatable_chance(Random(dice.getrandbits(64))), repeatable_hashes(), _reached() as reached:
-        world = World(loop, dice, torture)
+        world = World(loop, dice, torture, files or SteppedFileSystem())
         try:
             try:
                 loop.run_until_complete(world.run())
@@ -225,7 +236,7 @@ class World:
         playing: by role, the process that plays it.
     """
 
-    def __init__(self, loop: ServerLoop, dice: Random, torture: Torture) -> None:
+    def __init__(self, loop: ServerLoop, dice: Random, torture: Torture, files: SteppedFileSystem) -> None:
         self.loop = loop
         self.dice = dice
         self.torture = torture
@@ -236,12 +247,15 @@ class World:
         self._hash = hashlib.blake2b(digest_size=16)
         container = replace(
             BUSY,
-            idle_bytes_max=dice.choice([0, 0, 4 * KIB, MIB]),
-            checkpoint_interval_s=dice.choice([0.05, 0.05, 0.5, 3600.0]),
+            idle_bytes_max=dice.choice(torture.idle_bytes),
+            checkpoint_interval_s=dice.choice(torture.checkpoints_s),
             flush_age_s=dice.choice([0.05, 0.05, 0.5]),
         )
         wal = replace(SMALL_WAL, lone_size_bytes_max=dice.choice([0, 2 * KIB]))
-        self.machine = Machine(loop, Random(dice.getrandbits(64)), wal, container, on_end=self._server_ended)
+        self.machine = Machine(
+            loop, Random(dice.getrandbits(64)), wal, container,
+            on_end=self._server_ended, sync_s=dice.choice(torture.syncs_s), files=files,
+        )  # fmt: skip
         self.is_over = False
         self.seen = {stream: Seen() for stream in torture.streams}
         self.decisions: dict[str, Decisions] = {}
