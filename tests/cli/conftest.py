@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class Outcome:
 
 Run = Callable[..., Outcome]
 Write = Callable[..., Outcome]
+GiveInput = Callable[[bytes], None]
 
 PROGRAM = [sys.executable, "-c", "import sys; from millrace.cli.main import main; sys.exit(main())"]
 """The program in a process of its own, whatever is installed."""
@@ -79,15 +81,25 @@ def ask(run: Run, running: TestServer) -> Run:
 
 
 @pytest.fixture
-def write(ask: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+def give_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GiveInput]:
+    """Put bytes into a file that is the standard input of commands from then on."""
+    with ExitStack() as files:
+
+        def give(data: bytes) -> None:
+            path = tmp_path / "input"
+            path.write_bytes(data)
+            monkeypatch.setattr(sys, "stdin", files.enter_context(path.open()))
+
+        yield give
+
+
+@pytest.fixture
+def write(ask: Run, give_input: GiveInput) -> Write:
     """Create a stream and write some input to it."""
 
     def write_input(stream: str, data: bytes, *options: str) -> Outcome:
-        path = tmp_path / "input"
-        path.write_bytes(data)
         ask("stream", "create", stream, "--segments", 3)
-        with path.open() as file:
-            monkeypatch.setattr(sys, "stdin", file)
-            return ask("write", stream, *options)
+        give_input(data)
+        return ask("write", stream, *options)
 
     return write_input

@@ -4,7 +4,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ import millrace
 from millrace.cli.reading import before
 from millrace.client.testing import TestServer
 from millrace.client.testing import server as server_of
-from tests.cli.conftest import PROGRAM, Run, Write
+from tests.cli.conftest import PROGRAM, GiveInput, Run, Write
 
 
 def test_a_value_that_is_no_text_is_given_in_base_64(write: Write, ask: Run) -> None:
@@ -169,9 +168,7 @@ KEYS = ("plain", "a\tb", "two\nlines\r", "back\\slash", "\\t", "", None, "ä")
 
 
 @pytest.mark.parametrize("form", ["--keys", "--json"])
-def test_what_was_read_can_be_written_again(
-    running: TestServer, ask: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: str
-) -> None:
+def test_what_was_read_can_be_written_again(running: TestServer, ask: Run, give_input: GiveInput, form: str) -> None:
     source, target = f"events/source{form}", f"events/target{form}"
     with millrace.blocking.connect(running.address) as client:
         client.create_stream(source)
@@ -180,11 +177,8 @@ def test_what_was_read_can_be_written_again(
                 writer.write(b"tab\there %d" % number, key=key)
             if form == "--json":
                 writer.write(b"\xff\n", key="k", timestamp_us=17, headers={"trace": b"\xfe", "text": "ä".encode()})
-        lines = tmp_path / "lines"
-        lines.write_bytes(ask("read", source, form).out.encode())
-        with lines.open() as file:
-            monkeypatch.setattr("sys.stdin", file)
-            assert ask("write", target, form, "--create").code == 0
+        give_input(ask("read", source, form).out.encode())
+        assert ask("write", target, form, "--create").code == 0
         events = []
         for name in (source, target):
             with client.reader(name, end="tail") as reader:

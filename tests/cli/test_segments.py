@@ -1,13 +1,4 @@
-import io
-import sys
-
-import pytest
-
-from tests.cli.conftest import Run
-
-
-def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+from tests.cli.conftest import GiveInput, Run
 
 
 def test_text_is_appended_and_read_back(ask: Run) -> None:
@@ -21,18 +12,18 @@ def test_text_is_appended_and_read_back(ask: Run) -> None:
     assert ask("segment", "read", "segments/text", "--from", 1, "--max-bytes", 3).out == "ell"
 
 
-def test_standard_input_is_appended_as_it_is(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_appended_as_it_is(ask: Run, give_input: GiveInput) -> None:
     ask("segment", "create", "segments/input")
     data = b"line\nno end of line" * 100_000
-    give_input(monkeypatch, data)
+    give_input(data)
 
     assert ask("segment", "append", "segments/input").out == "0\n"
     assert ask("segment", "read", "segments/input").out.encode() == data
 
 
-def test_empty_input_appends_nothing(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_input_appends_nothing(ask: Run, give_input: GiveInput) -> None:
     ask("segment", "create", "segments/empty")
-    give_input(monkeypatch, b"")
+    give_input(b"")
 
     outcome = ask("segment", "append", "segments/empty")
 

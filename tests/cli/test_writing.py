@@ -5,7 +5,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from millrace.server.app import Server
 from millrace.server.host.room import RESERVE_BYTES_MIN
 from millrace.server.wal import WalOptions
 from millrace.wire.limits import KIB, MIB
-from tests.cli.conftest import PROGRAM, Run, Write
+from tests.cli.conftest import PROGRAM, GiveInput, Run, Write
 from tests.support.files import MemoryFileSystem
 from tests.support.servers import server_options
 from tests.support.waiting import until
@@ -150,7 +149,7 @@ def test_a_command_that_is_killed_is_given_its_input_again(running: TestServer, 
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, give_input: GiveInput, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Behaviour 89."""
     files = MemoryFileSystem()
@@ -163,8 +162,7 @@ async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
         headroom_bytes=8 * KIB,
         retry_interval_s=0.05,
     )
-    path = tmp_path / "input"
-    path.write_bytes((b"x" * 9_999 + b"\n") * 800)
+    give_input((b"x" * 9_999 + b"\n") * 800)
     said = ""
 
     def is_said() -> bool:
@@ -176,14 +174,12 @@ async def test_a_full_disk_is_named_while_lines_wait_to_be_written(
         async with millrace.connect(running.address) as client:
             await client.create_stream("events/full")
         files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
-        with path.open() as file:
-            monkeypatch.setattr(sys, "stdin", file)
-            arguments = ("write", "events/full", "--address", running.address)
-            writing = asyncio.create_task(asyncio.to_thread(run, *arguments))
-            await until(is_said)
-            assert not writing.done()
-            files.capacity_bytes = 64 * MIB
-            outcome = await writing
+        arguments = ("write", "events/full", "--address", running.address)
+        writing = asyncio.create_task(asyncio.to_thread(run, *arguments))
+        await until(is_said)
+        assert not writing.done()
+        files.capacity_bytes = 64 * MIB
+        outcome = await writing
     assert outcome.code == 0
     assert "waiting is over" in said + outcome.err
     assert "wrote 800 events" in outcome.err
@@ -209,7 +205,7 @@ def test_a_line_that_is_too_long_is_named_and_those_before_it_are_stored(write: 
 
 @pytest.mark.parametrize("options", [("--key-field", "k"), ("--key-field", "k", "--writer-id", "resumed")])
 def test_the_advice_of_how_to_resume_is_right(
-    write: Write, run: Run, ask: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str, ...]
+    write: Write, run: Run, ask: Run, give_input: GiveInput, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     """The rest is stored, once, and the header is given again."""
     stream = f"events/advice-{len(options)}"
@@ -222,10 +218,8 @@ def test_the_advice_of_how_to_resume_is_right(
     path = tmp_path / "mended"
     path.write_bytes(b"\n".join([*lines[:3], b"3,d", *lines[4:]]))
     data, arguments = resumed(outcome.err, path)
-    (tmp_path / "rest").write_bytes(data)
-    with (tmp_path / "rest").open() as file:
-        monkeypatch.setattr(sys, "stdin", file)
-        assert run(*arguments).code == 0
+    give_input(data)
+    assert run(*arguments).code == 0
 
     assert sorted(ask("read", stream).lines) == ["1,a", "2,b", "3,d", "4,a", "5,c"]
 
@@ -282,18 +276,13 @@ def test_a_line_without_a_key_and_a_tab_is_named(write: Write) -> None:
     assert write("events/no-tab", b"", "--json", "--key", "k").code == 2
 
 
-def test_a_missing_stream_is_created_where_that_is_asked_for(
-    running: TestServer, ask: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    path = tmp_path / "lines"
-    path.write_bytes(b"1\n2\n")
-    with path.open() as file:
-        monkeypatch.setattr(sys, "stdin", file)
-        refused = ask("write", "events/created")
-        assert refused.code == 1
-        assert "0 lines are stored in events/created; to resume, give the whole input again: millrace" in refused.err
-        assert "created events/created with 1 segment" in ask("write", "events/created", "--create").err
-        assert "created" not in ask("write", "events/created", "--create").err.replace("events/created", "")
+def test_a_missing_stream_is_created_where_that_is_asked_for(ask: Run, give_input: GiveInput) -> None:
+    give_input(b"1\n2\n")
+    refused = ask("write", "events/created")
+    assert refused.code == 1
+    assert "0 lines are stored in events/created; to resume, give the whole input again: millrace" in refused.err
+    assert "created events/created with 1 segment" in ask("write", "events/created", "--create").err
+    assert "created" not in ask("write", "events/created", "--create").err.replace("events/created", "")
     assert ask("read", "events/created").lines == ["1", "2"]
 
 
