@@ -86,7 +86,7 @@ def owner_of_part(state: ContainerState, segment: Segment, run: AppendRun) -> Tr
     check_open(transaction)
     if not run.writer_number:
         # Only so it shows that an append is missing, and one that is sent again is not stored twice.
-        raise InvalidArgumentError("what is appended to a part of a transaction has event numbers")
+        raise InvalidArgumentError("appends to a part of a transaction must have event numbers")
     transaction.is_renewed = True
     return transaction
 
@@ -104,7 +104,7 @@ def take_room(state: ContainerState, transaction: Transaction, size: int, *, siz
         transaction.room_bytes = size_max - sum(part.next_offset for part in parts if part is not None)
         if size > transaction.room_bytes:
             raise TransactionTooLargeError(
-                f"a transaction has at most {size_max} bytes of events",
+                f"a transaction may have at most {size_max} bytes of events",
                 subject=transaction.subject,
             )
     transaction.room_bytes -= size
@@ -146,14 +146,14 @@ def check_condition(segment: Segment, run: AppendRun) -> None:
 def check_size(segment: Segment, size: int, *, size_max: int) -> None:
     """Raise AppendTooLargeError if a run is above the limit, which only a run of a single append can be."""
     if size > size_max:
-        raise AppendTooLargeError(f"an append holds at most {size_max} bytes, this one {size}", subject=segment.name)
+        raise AppendTooLargeError(f"an append may have at most {size_max} bytes, not {size}", subject=segment.name)
 
 
 def check_event_count(segment: Segment, event_count: int) -> None:
     """Raise InvalidArgumentError if the segment cannot count so many events more."""
     if event_count > EVENT_COUNT_MAX - segment.next_event_count:
         raise InvalidArgumentError(
-            f"a segment counts at most {EVENT_COUNT_MAX} events; it has {segment.next_event_count}, and {event_count}"
+            f"a segment may have at most {EVENT_COUNT_MAX} events; it has {segment.next_event_count}, and {event_count}"
             " more do not fit: continue in another segment",
             subject=segment.name,
         )
@@ -172,7 +172,7 @@ def check_writer(state: ContainerState, number: int, epoch: int) -> Writer:
         raise WriterUnknownError(f"writer {number} was never opened under epoch {epoch}")
     if epoch < row.epoch:
         raise WriterFencedError(
-            f"epoch {epoch} is fenced by epoch {row.epoch}: the writer was opened again, or it has lost the"
+            f"epoch {epoch} is fenced by epoch {row.epoch}: the writer was opened again, or has lost the"
             " stream that it had alone",
             subject=writer.writer_id,
         )

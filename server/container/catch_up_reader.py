@@ -136,7 +136,7 @@ class CatchUpReader:
     def _chunk_at(self, segment: Segment, offset: int) -> ChunkRecord:
         chunk = _find_chunk(segment, offset)
         if chunk is None:
-            raise segment.error(SegmentDamagedError, f"no chunk holds the bytes at offset {offset}")
+            raise segment.error(SegmentDamagedError, f"no chunk has the bytes at offset {offset}")
         return chunk
 
 

@@ -452,7 +452,7 @@ class SegmentContainer:
 
     def _found(self, segment: Segment | None, segment_id: int) -> Segment:
         if segment is None or segment.link is not None:
-            raise self.absent(SegmentNotFoundError(f"there is no segment with id {segment_id}"))
+            raise self.absent(SegmentNotFoundError(f"segment {segment_id} does not exist"))
         return segment
 
     def absent(self, error: ServerError) -> ServerError:
@@ -519,7 +519,7 @@ class SegmentContainer:
     def _has_stalled(self) -> bool:
         """Fail like a failed log, and return True, if another server may have taken over unnoticed."""
         if not self.has_failed and self._ownership.is_stalled:
-            self.log_failed(TimeoutError("this process stood still for longer than its lease"))
+            self.log_failed(TimeoutError("this process stalled for longer than its lease"))
         return self.has_failed
 
     def _fail(self, outcome: LogFailedError, *, reason: ServerError | None = None) -> None:

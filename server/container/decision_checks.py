@@ -57,6 +57,6 @@ def _check(state: ContainerState, record: m.Record) -> CurrentBatch:
     except UnfitRecordError as error:
         damage = error.damage
         raise DecisionMisfitError(
-            f"{record.type.name} was not logged, since it does not fit {damage.entity}: {damage.reason}"
+            f"{record.type.name} was not logged, since it contradicts {damage.entity}: {damage.reason}"
         ) from None
     return batch

@@ -75,24 +75,26 @@ class LogLoss:
 
     def __str__(self) -> str:
         return (
-            f"the log has lost what followed batch {self.first_sequence - 1}, since {self.since}, at most "
+            f"the log has lost its content after batch {self.first_sequence - 1}, since {self.since}, at most "
             f"{-(-self.size_bytes // KIB)} KiB of it: {'; '.join(self.reasons)}"
         )
 
     def error(self) -> ContentLostError:
         """Return what requests are told that would change anything, or ask for what is not proven."""
-        return ContentLostError(f"{self}. It may have been acknowledged, so nothing is stored until {self.remedy}")
+        return ContentLostError(
+            f"{self}. It may have been acknowledged, so the container is read-only until {self.remedy}"
+        )
 
     @property
     def remedy(self) -> str:
         """The remedy for an operator, as a clause that continues "until"."""
         if self.store:
             return (
-                "the objects are put back, from older versions if the bucket keeps those, and a server is started "
+                "the objects are restored, from older versions if the bucket keeps those, and a server is started "
                 f"again, or the loss is accepted with `millrace repair --store {self.store} --accept-loss`"
             )
         return (
-            "the files are put back and the server is started again, or the loss is accepted with `millrace repair "
+            "the files are restored and the server is started again, or the loss is accepted with `millrace repair "
             "FOLDER --accept-loss`"
         )
 
@@ -152,7 +154,7 @@ class LossFinder:
         first = min((damage.first_sequence for damage in self._damages), default=report.last_sequence + 1)
         last = max((damage.last_sequence for damage in self._damages), default=0)
         if self._has_log and not report.places and not reasons:
-            reasons.append("there is no log beside the checkpoint")
+            reasons.append("the log beside the checkpoint is missing")
             size_bytes, first = capacity_bytes, self._checkpoint_sequence + 1
         elif max(report.last_sequence, self._accepted.sequence) < self._checkpoint_sequence:
             reasons.append(

@@ -95,7 +95,7 @@ async def recover(environment: ContainerEnvironment, log: Log, *, was_damaged: b
     checkpoint = found or checkpoints.nothing(next_id=first_id(environment.container))
     if checkpoint.container_epoch >= environment.epoch:
         raise StorageError(
-            f"was saved in epoch {checkpoint.container_epoch}, and this start has epoch {environment.epoch} only",
+            f"was saved in epoch {checkpoint.container_epoch}, but this start has only epoch {environment.epoch}",
             subject=str(checkpoints.path),
         )
     state = await asyncio.to_thread(
@@ -205,7 +205,7 @@ def _missing_copies(environment: ContainerEnvironment, checkpoint: Checkpoint | 
             return ""
         return f"{names}: missing or damaged, and the log begins with batch {remote.from_sequence}"
     if counted is not None and checkpoint.is_restored and checkpoint.restored_from not in recorded:
-        return f"{names}: missing or damaged; what is served is from {checkpoint.restored_from}, which never counted"
+        return f"{names}: missing or damaged; restored from {checkpoint.restored_from}, which was never current"
     return ""
 
 
@@ -251,7 +251,7 @@ def _refuse_lost_log(wal: Log, loss: LogLoss | None) -> None:
     """Raise if there is neither a checkpoint nor a batch of a log that was there."""
     if loss is not None and not wal.report.batch_count:
         raise LogCorruptError(
-            f"there is no checkpoint, and nothing is left of the log: {'; '.join(loss.reasons)}; put its files back"
+            f"the checkpoint is missing, and all of the log is lost: {'; '.join(loss.reasons)}; restore its files"
         )
 
 
@@ -261,7 +261,7 @@ def _refuse_gap_after_copy(checkpoint: Checkpoint, wal: Log) -> None:
     if report.last_sequence and report.first_sequence > checkpoint.replay_from:
         raise LogCorruptError(
             f"the newest whole copy of the checkpoint needs the log from sequence {checkpoint.replay_from}, but it "
-            f"starts at {report.first_sequence}; put a newer copy of the checkpoint back"
+            f"starts at {report.first_sequence}; restore a newer copy of the checkpoint"
         )
 
 
@@ -274,7 +274,7 @@ def _refuse_lost_checkpoint(wal: Log, *, has_chunks: bool) -> None:
         found = "the log is empty, though tier 2 is not"
     else:
         return
-    raise LogCorruptError(f"there is no checkpoint, and {found}; put a copy of the checkpoint back")
+    raise LogCorruptError(f"the checkpoint is missing, and {found}; restore a copy of the checkpoint")
 
 
 def _mark_gaps(state: ContainerState, segment: Segment) -> None:

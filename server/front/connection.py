@@ -52,7 +52,7 @@ SERVER_NAME: Final = "millrace"
 TOKEN_WRONG: Final = m.ErrorReply(code=ErrorCode.UNAUTHENTICATED, message="the token is not accepted")
 TOKEN_MISSING: Final = m.ErrorReply(
     code=ErrorCode.UNAUTHENTICATED,
-    message="the server asks for a token, and none was sent: give token=, --token-file, or MILLRACE_TOKEN_FILE",
+    message="the server requires a token, and none was sent: pass token=, --token-file, or MILLRACE_TOKEN_FILE",
 )
 
 

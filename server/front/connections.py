@@ -22,10 +22,12 @@ from .counters import FrontCounters
 from .options import FrontOptions
 from .replies import error_reply
 
-SHED_FRAME: Final = encode(error_reply(ThrottledError("the server takes no more connections now", retry_after_ms=1000)))
+SHED_FRAME: Final = encode(
+    error_reply(ThrottledError("the server has reached its connection limit", retry_after_ms=1000))
+)
 STOPPING: Final = ShuttingDownError("the server is shutting down", retry_after_ms=1000)
 LAPSED: Final = LeaseLapsedError(
-    "the server could not renew its lease in the object store, so another one may have taken over: try the addresses of"
+    "the server could not renew its lease in the object store, so another server may own the data: try the addresses of"
     " the others, and this one again",
     retry_after_ms=1000,
 )

@@ -74,7 +74,7 @@ class Reads:
             segment = self.container.segment(message.segment_id)
             size_max = min(message.size_max, READ_SIZE_BYTES_MAX)
             if size_max < 1:
-                raise InvalidArgumentError("a read asks for at least one byte", subject=segment.name)
+                raise InvalidArgumentError("a read must request at least one byte", subject=segment.name)
             segment.check_event_readable(message.offset, message.event_index)
             there = segment.length - message.offset
             if there > 0:

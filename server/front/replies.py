@@ -33,4 +33,4 @@ def error_reply(error: BaseException) -> m.ErrorReply:
         code = ErrorCode.INVALID_NAME if isinstance(error, InvalidNameError) else ErrorCode.INVALID_ARGUMENT
         return m.ErrorReply(code=code, message=str(error)[:MESSAGE_LENGTH_MAX])
     logger.error("request failed unexpectedly", exc_info=error)
-    return m.ErrorReply(code=ErrorCode.INTERNAL, message="the server failed; its log says how")
+    return m.ErrorReply(code=ErrorCode.INTERNAL, message="internal error of the server; see its log")

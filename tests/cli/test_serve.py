@@ -179,7 +179,7 @@ def test_the_token_is_read_from_a_file(serve: Serve, run: Run, tmp_path: Path) -
     assert run("segment", "list", "--address", address, "--token-file", tmp_path / "token").code == 0
     without = run("segment", "list", "--address", address)
     assert without.code == 1
-    assert "the server asks for a token, and none was sent" in without.err
+    assert "the server requires a token, and none was sent" in without.err
 
 
 def test_a_token_file_without_a_token_starts_no_server(serve: Serve, tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_producer_that_is_not_there_is_an_error(ask: Run, command: str) -> Non
     unknown = ask("txn", command, "nobody")
 
     assert (unknown.code, unknown.out) == (1, "")
-    assert "there is no such producer" in unknown.err
+    assert "the producer does not exist" in unknown.err
 
 
 @pytest.mark.parametrize("command", ["info", "commit", "abort"])

@@ -222,7 +222,7 @@ async def test_one_whose_lease_has_lapsed_takes_no_clients_until_it_is_renewed(t
         await one.until(lambda: one.server.host.container.may_be_superseded)
         with pytest.raises((EOFError, ConnectionError)):
             await peer.read_all(info.segment_id)
-    with pytest.raises(RefusedError, match=r"could not renew its lease .* another one may have taken over") as caught:
+    with pytest.raises(RefusedError, match=r"could not renew its lease .* another server may own the data") as caught:
         await Peer.connect(one.server.address)
     assert caught.value.code is ErrorCode.UNAVAILABLE
     front = one.server.statistics()["front"]

@@ -95,7 +95,7 @@ async def test_one_that_stood_still_and_was_not_superseded_continues_under_a_hig
         site.clock.move(100.0)
         assert "the lease was not renewed for 10" in site.server.health()
         assert await peer.settled(await peer.append(info.segment_id, b", refused")) == [ErrorCode.UNAVAILABLE]
-        assert "stood still for longer than its lease" in site.server.health()
+        assert "stalled for longer than its lease" in site.server.health()
         assert await peer.read_all(info.segment_id) == b"acknowledged"
         is_stalled = False
         store.release()

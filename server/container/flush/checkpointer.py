@@ -145,7 +145,7 @@ class Checkpointer:
                 await asyncio.wait({self._saving})  # or it could be saved after this one, and what is older would stay
             state = self._container.state
             if self._container.has_failed:
-                raise StorageError("the container has failed: what it holds may be less than what the log holds")
+                raise StorageError("the container has failed: its state may lack durable batches of the log")
             # In one step, without an await: sequence, rows and garbage belong together.
             version = CheckpointVersion(state.sequence, self.container_epoch, state.replay_from)
             saved = SavedCheckpoint(number=state.garbage.checkpoint_begun(), version=version)
@@ -210,7 +210,7 @@ class Checkpointer:
     async def _let_count(self, name: str, version: CheckpointVersion) -> None:
         """Let a published copy be the one to start from. Raises like `copy`."""
         if self._container.has_failed:
-            raise StorageError("the container has failed: its copies are not to count")
+            raise StorageError("the container has failed: its copies must not become current")
         sequence, container_epoch, replay_from = version
         try:
             await self._ownership.record_copy(

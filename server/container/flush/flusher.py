@@ -201,7 +201,7 @@ class Flusher:
     def _check_sound(self) -> None:
         """Raise if the container has failed: it may be another server's, and tier 2 is not to be changed any more."""
         if self._container.has_failed:
-            raise StorageError("the container has failed: nothing of it is stored or deleted any more")
+            raise StorageError("the container has failed: it may neither store nor delete anything")
 
     async def _succeeds(self, name: str, step: Step) -> bool:
         """Do a step; return False if it failed, or failed so recently that it is not attempted now."""

@@ -170,7 +170,7 @@ class Uploader:
         """Return the bytes of a segment that was merged, and the borders in them as those of its target."""
         source = self._state.merged.get(link.source_id)
         if source is None:
-            raise SegmentNotFoundError("what was merged is not needed any more")
+            raise SegmentNotFoundError("the merged segment is not needed any more")
         start, end = link.source_offset, link.source_offset + link.size
         # As a rule it is small, and all of it is in memory.
         extents = source.tail.exactly(start, end)

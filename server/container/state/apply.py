@@ -209,7 +209,7 @@ def _check_run(batch: CurrentBatch, segment: Segment, run: AppendRun) -> None:
     batch.check_room(segment, run.offset, size=run.payload_size, event_count=run.event_count)
     if segment.sealed:
         end = run.offset + run.payload_size
-        raise batch.unfit("segments", segment.segment_id, "it is sealed, and takes no append", end=end)
+        raise batch.unfit("segments", segment.segment_id, "it is sealed, and accepts no append", end=end)
     _check_numbers(batch, run)
 
 

@@ -140,9 +140,9 @@ def check_merge(
         return  # the log has lost all of it
     number = source.segment_id
     if source is target:
-        raise batch.unfit("segments", number, "it is to be merged into itself")
+        raise batch.unfit("segments", number, "it would be merged into itself")
     if source.link is not None:
-        raise batch.unfit("segments", number, f"it was merged before, into segment {source.link.target_id}")
+        raise batch.unfit("segments", number, f"it was already merged into segment {source.link.target_id}")
     if source_start < source.start_offset:
         raise batch.unfit(
             "segments", number, f"its bytes from {source_start} on are merged, and it starts at {source.start_offset}"
@@ -220,7 +220,7 @@ def _check_merged(batch: CurrentBatch, record: m.SegmentMerged) -> None:
         event_count=record.event_count,
     )
     if target.sealed:
-        raise batch.unfit("segments", target.segment_id, "it is sealed, and takes no merge")
+        raise batch.unfit("segments", target.segment_id, "it is sealed, and accepts no merge")
     _check_raw(batch, source, "merged")
 
 

@@ -85,7 +85,7 @@ class CurrentBatch:
         """Raise unless a number is free for a new entity."""
         self.check_number(kind, number)
         if self.find(kind, number) is not None:
-            raise self.unfit(kind, number, "it is to be created, and exists already")
+            raise self.unfit(kind, number, "it would be created, but exists already")
 
     def check_new_segments(self, kind: str, number: int, segment_ids: Iterable[int]) -> None:
         """Raise, about the entity that gets them, unless segments can be created under these ids."""
@@ -96,7 +96,7 @@ class CurrentBatch:
             except UnfitRecordError as error:
                 raise self.unfit(kind, number, f"segment {segment_id} of it: {error.damage.reason}") from None
             if segment_id in seen:
-                raise self.unfit(kind, number, f"segment {segment_id} is to be created twice")
+                raise self.unfit(kind, number, f"segment {segment_id} would be created twice")
             seen.add(segment_id)
 
     def check_ranges(self, kind: str, number: int, ranges: Iterable[KeyRange]) -> None:
@@ -116,7 +116,7 @@ class CurrentBatch:
         number = segment.segment_id
         if offset < segment.length:
             raise self.unfit(
-                "segments", number, f"{size} bytes are to be at offset {offset}, and it has {segment.length}", end=end
+                "segments", number, f"{size} bytes belong at offset {offset}, but it has {segment.length}", end=end
             )
         if segment.link is not None:
             raise self.unfit("segments", number, f"it was merged into segment {segment.link.target_id}", end=end)

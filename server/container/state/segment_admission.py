@@ -24,7 +24,7 @@ def check_end(record: m.Record, target: Segment, offset: int) -> None:
     require(
         not (target.sealed or target.closing or target.leaving or target.deleted),
         record,
-        f"segment {target.segment_id} takes no more appends",
+        f"segment {target.segment_id} accepts no more appends",
     )
 
 

@@ -192,7 +192,7 @@ class ProducerCommands:
             return False
         if row.holder != expected_holder:
             raise ProducerInUseError(
-                f"the producer is held by {row.holder or 'nobody'}, and not by {expected_holder or 'nobody'} any more",
+                f"the producer is held by {row.holder or 'nobody'} now, not by {expected_holder or 'nobody'}",
                 subject=writer_id,
             )
         await self._container.decide(
@@ -241,7 +241,7 @@ def check_producer(transaction: Transaction, producer: Producer | None) -> None:
     """Raise InvalidArgumentError if a transaction that is joined was begun as another producer; nobody is fine."""
     if producer is not None and transaction.producer != producer:
         raise InvalidArgumentError(
-            f"the transaction was begun as {_shown(transaction.producer)}, and not as {_shown(producer)}",
+            f"the transaction was begun as {_shown(transaction.producer)}, not as {_shown(producer)}",
             subject=transaction.subject,
         )
 
@@ -255,7 +255,7 @@ def _refusal(verdict: ProducerVerdict, row: ProducerRow, producer: Producer) -> 
             return ProducerFencedError(f"run {producer.run} of {producer.holder} was replaced by {by}", subject=subject)
         case ProducerVerdict.HELD:
             return ProducerInUseError(
-                f"the producer is held by {row.holder}, and not by {producer.holder}. Only if {row.holder} is gone for"
+                f"the producer is held by {row.holder}, not by {producer.holder}. Only if {row.holder} is gone for"
                 f" good: `millrace txn reset {subject} --holder {producer.holder}`; sequences start over then",
                 subject=subject,
             )
@@ -290,4 +290,4 @@ def _sequence_error(row: ProducerRow, last_sequence: int) -> ProducerCommittedEr
 
 
 def _unknown(writer_id: str) -> ProducerUnknownError:
-    return ProducerUnknownError("there is no such producer", subject=writer_id)
+    return ProducerUnknownError("the producer does not exist", subject=writer_id)

@@ -18,7 +18,7 @@ def check_producer(batch: CurrentBatch, record: ProducerRecord) -> None:
     row = producers.get(number)
     if row is not None:
         if row.writer_id != record.producer_id:
-            raise batch.unfit("producers", number, f"it is {row.writer_id}, and not {record.producer_id}")
+            raise batch.unfit("producers", number, f"it is {row.writer_id}, not {record.producer_id}")
         return
     batch.check_number("producers", number)
     before = producers.find(record.producer_id)

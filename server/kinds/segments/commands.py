@@ -44,7 +44,7 @@ class SegmentCommands:
             return self._container.segment(segment_id)
         segment = self._state.segments.find(name)
         if segment is None or segment.link is not None:
-            raise self._container.absent(SegmentNotFoundError("there is no such segment", subject=name))
+            raise self._container.absent(SegmentNotFoundError("the segment does not exist", subject=name))
         return segment
 
     async def create(self, name: str) -> Segment:
@@ -119,7 +119,7 @@ class SegmentCommands:
             if named is None:
                 if has_merged(target, source):
                     return
-                raise SegmentNotFoundError("there is no such segment", subject=source)
+                raise SegmentNotFoundError("the segment does not exist", subject=source)
             source_id = named.segment_id
         queued = self._container.queued
         # How much there is to merge is known when it is truncated.
@@ -168,7 +168,7 @@ class SegmentCommands:
         segment.check_present()
         if key.startswith("#") or not 1 <= len(key.encode()) <= NAME_SIZE_BYTES_MAX:
             raise InvalidArgumentError(
-                f"the key of an attribute has 1 to {NAME_SIZE_BYTES_MAX} bytes and does not start with #"
+                f"the key of an attribute must have 1 to {NAME_SIZE_BYTES_MAX} bytes and does not start with #"
             )
         if value is not None and len(value) > ATTRIBUTE_VALUE_SIZE_BYTES_MAX:
             raise InvalidArgumentError(f"the value of an attribute has at most {ATTRIBUTE_VALUE_SIZE_BYTES_MAX} bytes")

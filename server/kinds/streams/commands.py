@@ -69,7 +69,7 @@ class StreamCommands:
         """
         stream = self._state.streams.find(name)
         if stream is None:
-            raise self._container.absent(StreamNotFoundError("there is no such stream", subject=name))
+            raise self._container.absent(StreamNotFoundError("the stream does not exist", subject=name))
         return stream
 
     def describe(

@@ -38,8 +38,8 @@ def check_cut(container: SegmentContainer, stream: Stream, positions: Sequence[m
     for segment_id, offset, _ in positions:
         if stream.part(segment_id) is None:
             if any(segment_id == each for epoch in stream.epochs for each, _, _ in epoch.created):
-                raise CutTruncatedError(f"segment {segment_id} of the cut was truncated away", subject=stream.name)
-            raise CutInvalidError(f"segment {segment_id} is none of the stream", subject=stream.name)
+                raise CutTruncatedError(f"segment {segment_id} of the cut was truncated", subject=stream.name)
+            raise CutInvalidError(f"segment {segment_id} does not belong to the stream", subject=stream.name)
         segment = container.segment(segment_id)
         if offset > segment.length:
             raise OffsetBeyondEndError(

@@ -81,9 +81,9 @@ def check_epoch(batch: CurrentBatch, stream: Stream, epoch: m.EpochRecord) -> No
     """Raise unless a stream can begin an epoch: afterwards its open segments cover each key once, as they do now."""
     number = stream.stream_id
     if stream.sealed:
-        raise batch.unfit("streams", number, f"it is sealed, and is to begin epoch {epoch.number}")
+        raise batch.unfit("streams", number, f"it is sealed, but would begin epoch {epoch.number}")
     if not stream.epoch < epoch.number <= EPOCH_MAX:
-        raise batch.unfit("streams", number, f"epoch {epoch.number} is to follow epoch {stream.epoch}")
+        raise batch.unfit("streams", number, f"epoch {epoch.number} cannot follow epoch {stream.epoch}")
     sealed_ids = set(epoch.sealed_ids)
     kept = [part.key_range for part in stream.open_parts if part.segment_id not in sealed_ids]
     if len(kept) + len(sealed_ids) != len(stream.open_parts):

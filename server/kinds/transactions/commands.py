@@ -537,7 +537,7 @@ class TransactionCommands:
         """
         transaction = self._state.admitted_transaction(number, name)
         if transaction is None:
-            raise TransactionUnknownError("there is no such transaction", subject=name or str(number))
+            raise TransactionUnknownError("the transaction does not exist", subject=name or str(number))
         transaction.is_renewed = True
         return transaction
 

@@ -133,7 +133,7 @@ def _add_stream(container: SegmentContainer, commit: Commit, stream_id: int, sou
     state = container.state
     stream = state.streams.get(stream_id)
     if stream is None:
-        raise StreamNotFoundError(f"there is no stream with id {stream_id}")
+        raise StreamNotFoundError(f"stream {stream_id} does not exist")
     plan = plan_commit(
         [part for part, _ in sources], open_parts=stream.open_parts, epoch=stream.epoch, take_id=state.take_id
     )

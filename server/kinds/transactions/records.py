@@ -99,7 +99,7 @@ def _checked_open(batch: CurrentBatch, number: int, action: str) -> Transaction 
     """Return a transaction, None if damage has taken its beginning; raise unless it is open."""
     transaction = batch.state.transactions.loaded(number)
     if transaction is not None and transaction.state is not TransactionState.OPEN:
-        raise batch.unfit("transactions", number, f"it is {transaction.state.name}, and is to {action}")
+        raise batch.unfit("transactions", number, f"it is {transaction.state.name}, but would {action}")
     return transaction
 
 
@@ -151,7 +151,7 @@ def _check_committed(batch: CurrentBatch, record: m.TransactionCommitted) -> Non
     if transaction is None:
         batch.check_number("transactions", record.number)
     elif transaction.state.is_final:
-        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, and is to be committed")
+        raise batch.unfit("transactions", record.number, f"it is {transaction.state.name}, but would be committed")
 
 
 def _committed(batch: CurrentBatch, record: m.TransactionCommitted) -> None:
@@ -221,7 +221,7 @@ def _merge_part(
     )
     if target.sealed and part.target_id not in sealed_ids:
         end = part.target_offset + part.size
-        raise batch.unfit("segments", part.target_id, "it is sealed, and takes no part", end=end)
+        raise batch.unfit("segments", part.target_id, "it is sealed, and accepts no part", end=end)
     if source is not None:
         _check_part_of(batch, transaction, source)
     merge_segment(

@@ -244,7 +244,7 @@ class WriterCommands:
     def _stream(self, stream_id: int) -> Stream:
         stream = self._state.streams.get(stream_id)
         if stream is None:
-            raise StreamNotFoundError(f"there is no stream with id {stream_id}")
+            raise StreamNotFoundError(f"stream {stream_id} does not exist")
         return stream
 
 

@@ -166,7 +166,7 @@ async def test_what_is_acknowledged_of_a_batch_is_known_to_be_ours(place: Place)
         assert segment.length == 0
         assert opened.container.must_recover
         assert [type(failure) for failure in place.failures] == [LogFailedError]
-        assert "stood still for longer than its lease" in opened.container.refusal
+        assert "stalled for longer than its lease" in opened.container.refusal
     # The log has it: it was of unknown outcome, and is there.
     async with place.opened() as opened:
         assert await content(opened, "raw/a") == b"x"
@@ -187,7 +187,7 @@ async def test_what_was_stored_before_is_not_acknowledged_again_by_one_that_stoo
         assert again.error is None
 
         place.owned.is_stalled = True
-        with pytest.raises(DiskUnavailableError, match="stood still for longer than its lease"):
+        with pytest.raises(DiskUnavailableError, match="stalled for longer than its lease"):
             submitted(opened, segment.segment_id, b"x", **numbers)
         assert opened.container.must_recover
 

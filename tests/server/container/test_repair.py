@@ -214,7 +214,7 @@ async def test_nothing_is_stored_or_changed_until_a_loss_is_accepted(lose: Calla
         async with disk.open() as streams:
             container = streams.opened.container
             reason = await refused(streams, told.raw_id)
-            assert "the log has lost what followed batch" in reason
+            assert "the log has lost its content after batch" in reason
             assert "since 2023-11-14T22:13:20" in reason
             assert "KiB" in reason
             assert streams.opened.summary.lost_bytes > 0

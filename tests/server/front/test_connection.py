@@ -89,7 +89,7 @@ async def test_an_unknown_version_is_named(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_a_missing_token_is_named_as_missing(tmp_path: Path) -> None:
     async with Server(server_options(tmp_path, front=FrontOptions(token="sesame-7"))) as server:
-        with pytest.raises(RefusedError, match="the server asks for a token, and none was sent"):
+        with pytest.raises(RefusedError, match="the server requires a token, and none was sent"):
             await Peer.connect(server.address)
         with pytest.raises(RefusedError, match="the token is not accepted"):
             await Peer.connect(server.address, token="sesame-8")

@@ -145,7 +145,7 @@ def test_a_new_checkpoint_under_a_writer_id_is_another_holder(cooking: Cooking) 
     second = cooking.start(checkpoint="second", writerId=f"cook-{shop.stream}")
     with pytest.raises(StreamingQueryException) as caught:
         second.awaitTermination()
-    assert f"is held by {first.id}, and not by {second.id}" in str(caught.value)
+    assert f"is held by {first.id}, not by {second.id}" in str(caught.value)
     assert f"millrace txn reset cook-{shop.stream}" in str(caught.value)
     assert len(cooking.stored()) == 50
 
