@@ -1,4 +1,4 @@
-"""What is told of transactions: the replies to their steps, and to who asks what there is and how it ended."""
+"""Replies about transactions: step results, listings and outcomes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,10 +16,10 @@ from .commits import Commit, tails_after
 def step_reply(
     transaction: Transaction, *, changed: bool, streams: Sequence[m.TransactionStream] = ()
 ) -> m.TransactionReply:
-    """Return what is told of a transaction after a step of it that is durable, or is before its beginning.
+    """Return the reply to a step of a transaction that is durable, or that precedes its beginning.
 
     Args:
-        streams: told to who begins or joins it.
+        streams: for a client that begins or joins it.
     """
     return m.TransactionReply(
         number=transaction.number,
@@ -48,14 +48,14 @@ def commit_reply(
 
 
 class TransactionAnswers:
-    """Says what is durable of the transactions of one container."""
+    """Reports the durable state of the transactions of one container."""
 
     def __init__(self, container: SegmentContainer) -> None:
         self._container = container
         self._state = container.state
 
     def list_open(self, *, after: int, count_max: int) -> m.TransactionList:
-        """Return those that are not over with the lowest numbers above one, as a message."""
+        """Return the open and prepared transactions with the lowest numbers above one, as a message."""
         page, more = self._state.open_transactions.page(after=after, count_max=count_max)
         listed = [
             m.ListedTransaction(
@@ -72,7 +72,7 @@ class TransactionAnswers:
         return m.TransactionList(listed, int(more))
 
     async def outcome_with_names(self, number: int, name: str = "") -> m.TransactionInfo:
-        """Return the `outcome`, with the names of the streams that are still there. Cancelling is safe."""
+        """Return the `outcome`, with the names of the streams that still exist. Cancelling is safe."""
         info = self.outcome(number, name)
         stream_ids = [each.stream_id for each in info.streams or info.cuts]
         with await self._container.loader.pin(m.Required(streams=stream_ids)):
@@ -81,13 +81,13 @@ class TransactionAnswers:
         return replace(info, names=names)
 
     def outcome(self, number: int, name: str = "") -> m.TransactionInfo:
-        """Return what is known of a transaction by its number, or by its name if that is 0; state 0: nothing.
+        """Return the state of a transaction by its number, or by its name if that is 0; state 0: unknown.
 
-        One that never began, and cannot begin any more, was aborted. By name alone that cannot be known.
+        A transaction that never began, and can no longer begin, counts as aborted. By name alone that is unknown.
 
         Raises:
-            ContentLostError: it may have begun, or ended, in what the log has lost; or the log contradicts it, such as
-                where a part of its commit could not be applied.
+            ContentLostError: it may have begun, or ended, in the lost part of the log; or the log contradicts it, such
+                as when a part of its commit could not be applied.
         """
         transaction = self._state.transactions.get(number) if number else self._state.transactions.find(name)
         if self._container.loss is not None and not _is_over_for_good(transaction, by_name=not number):
@@ -121,7 +121,7 @@ class TransactionAnswers:
             raise damage.error()
 
     def _describe(self, transaction: Transaction) -> m.TransactionInfo:
-        """Return what is durable of a transaction, as a message without the names of its streams."""
+        """Return the durable state of a transaction, as a message without the names of its streams."""
         counts = {part.branch: 0 for part in transaction.parts.values()}
         size_bytes = 0
         for part, segment in self._stored_parts(transaction):
@@ -150,7 +150,7 @@ class TransactionAnswers:
 
 
 def _is_over_for_good(transaction: Transaction | None, *, by_name: bool) -> bool:
-    """Return whether nothing that follows changes what is told of a transaction. An aborted one gives its name away."""
+    """Return whether the reply about a transaction is final. An aborted transaction releases its name."""
     if transaction is None or not transaction.state.is_final:
         return False
     return transaction.state is TransactionState.COMMITTED or not by_name

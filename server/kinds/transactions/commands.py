@@ -1,11 +1,11 @@
 """Decisions about transactions: each is one record in the log of their home container.
 
-A transaction may begin, be given parts, be written to and end in one batch of the log: each step is decided on the
-admitted view, in which all before it is there. So `begin`, `add_parts`, `prepare` and `commit` have two halves. The
-first one (`..._now`) decides in one step, without a wait, or returns None if something is on its way by which it would
-decide otherwise. The second one waits until that is durable.
+A transaction may begin, get parts, be written to and end in one batch of the log: each step is decided on the admitted
+view, which includes all earlier steps. So `begin`, `add_parts`, `prepare` and `commit` have two halves. The first one
+(`..._now`) decides in one step, without a wait, or returns None if something in flight could change the decision. The
+second one waits until that is durable.
 
-A commit waits for what is on its way about its streams, and for nothing else. Then it is planned on the admitted view
+A commit waits for decisions in flight about its streams, and for nothing else. Then it is planned on the admitted view
 (`commits`), decided, and that view moved, in one step.
 """
 
@@ -55,11 +55,11 @@ _TAKEN: Final = (TransactionState.OPEN, TransactionState.PREPARED, TransactionSt
 
 
 class AdmittedStep(NamedTuple):
-    """A step of a transaction that was decided, or was before.
+    """A step of a transaction, decided now or before.
 
     Attributes:
-        decision: by which it was decided; None if it was before.
-        reply: what is told of the step when it is durable, if that is known now.
+        decision: None if it was decided before.
+        reply: the reply when the step is durable, if it is known now.
     """
 
     transaction: Transaction
@@ -71,8 +71,8 @@ class TransactionCommands:
     """Begins, fills, commits and aborts transactions.
 
     Attributes:
-        answers: what is told of transactions to who asks.
-        producers: as whom transactions are committed.
+        answers: reports the state of transactions.
+        producers: of the transactions.
     """
 
     def __init__(self, container: SegmentContainer, streams: StreamCommands, *, options: TransactionsOptions) -> None:
@@ -100,7 +100,7 @@ class TransactionCommands:
         return first
 
     async def settled(self, admitted: AdmittedStep) -> bool:
-        """Wait until a step is durable, or whatever it was decided by before; return whether it was decided by this.
+        """Wait until a step, or its earlier decision, is durable; return whether this request decided it.
 
         Raises:
             ServerError: the log failed first.
@@ -201,7 +201,7 @@ class TransactionCommands:
                 if not has_parts(found, parts_of(records, branch=IMPLICIT_BRANCH)):
                     raise InvalidArgumentError("the transaction began with other parts", subject=found.subject)
             found.is_renewed = True
-            # As it is joined, with its routes: it may be over when that is told.
+            # As it is joined, with its routes: it may have ended when the reply is sent.
             return AdmittedStep(found, None, step_reply(found, changed=False, streams=found.streams))
         for stream, routed in zip(over, streams, strict=True):
             if stream.sealed:
@@ -443,7 +443,7 @@ class TransactionCommands:
         return AdmittedStep(transaction, decision, commit_reply(self._state, row, commit, record))
 
     def can_commit_now(self, number: int) -> bool:
-        """Return whether all that `commit_now` is about is in memory."""
+        """Return whether all entities that `commit_now` needs are in memory."""
         transaction = self._state.admitted_transaction(number)
         if transaction is None:
             return True
@@ -478,7 +478,7 @@ class TransactionCommands:
             raise refusal
 
     def _is_moving(self, transaction: Transaction) -> bool:
-        """Return whether something is on its way by which the commit would be another one."""
+        """Return whether something in flight could change the commit."""
         for routed in transaction.streams:
             stream = self._state.streams.get(routed.stream_id)
             if stream is not None and self._streams.is_moving(stream):
@@ -486,9 +486,9 @@ class TransactionCommands:
         return False
 
     async def _when_possible(self, required: m.Required, decide: Callable[[], AdmittedStep | None]) -> AdmittedStep:
-        """Decide once nothing in flight would change the decision.
+        """Decide once nothing in flight could change the decision.
 
-        What it is about is pinned anew after each wait: meanwhile a scale or another commit may have given a stream
+        Its entities are pinned anew after each wait: meanwhile a scaling or another commit may have given a stream
         other segments, and a checkpoint may have made these evictable.
         """
         while True:
@@ -522,7 +522,7 @@ class TransactionCommands:
         return transaction, True
 
     def renew(self, numbers: Sequence[int]) -> bool:
-        """Let the leases of those of some transactions start over that are open; whether all are, or are about to."""
+        """Renew the leases of the given transactions that are open; return whether all are, or are about to be."""
         opened, begun = self._state.open_transactions.by_number, self._state.admitted_transactions.queued
         found = [opened.get(number) or begun.get(number) for number in numbers]
         for transaction in found:
@@ -557,7 +557,7 @@ def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:
 
 @contextmanager
 def _held(transaction: Transaction) -> Iterator[None]:
-    """Keep the lease of a transaction from running out while a request waits."""
+    """Keep the lease of a transaction from expiring while a request waits."""
     transaction.holders_count += 1
     try:
         yield

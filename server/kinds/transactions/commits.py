@@ -1,8 +1,8 @@
-"""What a commit does, planned on the admitted view: which part is merged where, and which epochs begin.
+"""Plans a commit on the admitted view: where each part is merged, and which epochs begin.
 
-It seals nothing, copies nothing and routes nothing again, unless scales overtook the transaction: its parts are merged
-by reference where their keys go now (`millrace.model.commit_plan`). All of it is one record, so a reader finds all or
-nothing.
+A commit seals nothing, copies nothing and routes nothing again, unless its streams were scaled during the transaction:
+its parts are merged by reference where their keys go now (`millrace.model.commit_plan`). All of it is one record, so a
+reader finds all or nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ _Source = tuple[TransactionPart, Segment]
 
 @dataclass(slots=True)
 class Commit:
-    """What a commit does, as its record says it.
+    """The effect of a commit, as in its record.
 
     Attributes:
-        sources: the segments of the parts that it takes.
-        targets: what they are merged into, by id; without those that begin with it.
+        sources: the segments of its parts.
+        targets: the segments into which they are merged, by id; without those created by it.
     """
 
     dropped: list[int]

@@ -64,12 +64,11 @@ class TransactionsStatistics:
 
 
 class TransactionExpiryLoop:
-    """Lets the transactions of one container expire, and forgets their outcomes. Made when the container was opened.
+    """Aborts expired transactions of one container, and forgets outcomes. Created when the container was opened.
 
     Args:
         archive: the transactions of the checkpoint.
         unused_producers: are forgotten.
-        clock: of the leases of the container.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class TransactionExpiryLoop:
         self._leases: Leases[int] = Leases(clock)
 
     async def run(self) -> None:
-        """Look at leases and outcomes until it is cancelled, which undoes nothing."""
+        """Check leases and outcomes until cancelled, which undoes nothing."""
         forgotten_s = 0.0
         while True:
             await self._container.clock.sleep(self._options.tick_s)
@@ -117,7 +116,7 @@ class TransactionExpiryLoop:
             await asyncio.gather(*decided)
 
     async def forget(self) -> None:
-        """Forget the outcomes that are old enough; of too many, all that are in the way, those without names first."""
+        """Forget outcomes that are old enough; above the limit, the excess, those without names first."""
         now_us, options = self._state.scalars.uptime_us, self._options
         await self._forget_before(now_us - options.unnamed_outcome_s * 1_000_000, is_named=False)
         await self._forget_before(now_us - options.named_outcome_s * 1_000_000, is_named=True)
@@ -127,7 +126,7 @@ class TransactionExpiryLoop:
                 await self._forget_before(now_us + 1, is_named=is_named, count_max=excess)
 
     async def _forget_before(self, uptime_us: int, *, is_named: bool, count_max: int | None = None) -> None:
-        """Forget the oldest outcomes that the checkpoint has: those of before an uptime, and at most so many."""
+        """Forget the oldest outcomes in the checkpoint: those from before an uptime, up to a number."""
         after = (-1, 0)
         left = len(self._state.transactions) if count_max is None else count_max
         while left > 0 and (
@@ -142,7 +141,7 @@ class TransactionExpiryLoop:
             after = page[-1]
             numbers = [number for _, number in page]
             with await self._container.loader.pin(m.Required(transactions=numbers)):
-                # Those which are not there are forgotten, and the checkpoint is older.
+                # Missing ones were forgotten after the checkpoint was taken.
                 present = [number for number in numbers if number in self._state.transactions]
                 if present:
                     await self._container.decide(m.OutcomesForgotten(present), present[0])
