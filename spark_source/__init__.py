@@ -4,7 +4,7 @@
     df = spark.read.format("millrace").option("address", "127.0.0.1:9240").option("stream", "shop/orders").load()
     df.select("value", "key").write.format("millrace").options(address=..., stream=...).mode("append").save()
 
-PySpark and pyarrow are needed, on the executors too: the extra `spark`. No module but those of this package imports
+PySpark and pyarrow are needed, on the executors too: the extra `spark`. Only the modules of this package import
 PySpark.
 """
 

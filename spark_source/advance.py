@@ -1,4 +1,4 @@
-"""How far a batch goes within its limits, in some segments of whatever streams."""
+"""The end of a micro-batch within its limits, in segments of any streams."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -19,13 +19,13 @@ Scan = Callable[[int], SegmentScan]
 async def advance(
     scan: Scan, start: Marks, end: Marks, *, max_events: int | None, max_bytes: int | None, turn: int
 ) -> dict[int, Mark]:
-    """Return how far a batch goes in each segment, from one mark towards another, within the limits of all of them.
+    """Return the end of a batch in each segment, from one mark towards another, within the limits of all of them.
 
-    Events are counted exactly, and a batch may end inside a block for them. Bytes are those of blocks as they are
-    stored; a batch ends at borders of blocks for them, and passes its limit only where a single block does.
+    Events are counted exactly, and a batch may end inside a block for them. Bytes are those of stored blocks; a batch
+    ends at block borders for them, and exceeds its limit only if a single block does.
 
     Args:
-        turn: the number of the batch; with each another segment comes first, and gets at least one event and one
+        turn: the number of the batch; it determines which segment comes first, and gets at least one event and one
             block, so that none starves.
     """
     waiting = [segment_id for segment_id in sorted(start) if start[segment_id].position < end[segment_id].position]
@@ -44,7 +44,7 @@ async def advance(
 
 
 async def of_each(segment_ids: Iterable[int], ask: Callable[[int], Awaitable[T]]) -> dict[int, T]:
-    """Return what is answered for each of some segments, asked at once."""
+    """Return the answer for each segment, with all requests sent concurrently."""
     asked = list(segment_ids)
     return dict(zip(asked, await asyncio.gather(*map(ask, asked)), strict=True))
 

@@ -19,7 +19,7 @@ _SIZE_MAX: Final = 60
 
 
 def application_name(processes: Path = _PROCESSES, process: str = "self") -> str | None:
-    """Return the name, without blanks; None where it is unknown, as on systems without `/proc`."""
+    """Return the name, stripped; None if it is unknown, as on systems without `/proc`."""
     try:
         for _ in range(_PARENTS_COUNT_MAX):
             command = (processes / process / "cmdline").read_text(encoding="utf-8", errors="replace")
@@ -36,7 +36,7 @@ def application_name(processes: Path = _PROCESSES, process: str = "self") -> str
 
 
 def name_in(command: Sequence[str]) -> str | None:
-    """Return the name of the application in the command that started a JVM; None if it has none."""
+    """Return the name of the application in the command line of a JVM; None if it has none."""
     if _SUBMIT not in command:
         return None
     arguments = command[command.index(_SUBMIT) + 1 :]

@@ -1,4 +1,4 @@
-"""The batch reader: everything between two cuts, once."""
+"""The batch reader: all events between two cuts, once."""
 
 import logging
 from collections.abc import Iterator
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 class MillraceBatchReader(DataSourceReader):
     """Reads the events between two cuts.
 
-    Filters are left to Spark: a source that offers to take some is refused by Spark unless
+    Filters are left to Spark: Spark rejects a source that offers to evaluate some, unless
     `spark.sql.python.filterPushdown.enabled` is set, which it is not by default.
 
     Args:
-        bounds: the cuts of each stream, where they are known; else they are what the options say when the partitions
-            are planned.
+        bounds: the cuts of each stream, if they are known; otherwise they are resolved from the options when the
+            partitions are planned.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, bounds: dict[str, Bounds] | None) -> None:
@@ -72,7 +72,7 @@ class MillraceBatchReader(DataSourceReader):
     async def _place(
         self, planner: StreamPlanner, first: StreamCut, last: StreamCut, snapshot: StreamSnapshot
     ) -> tuple[Marks, Marks]:
-        """Return the cuts of one stream, checked, without what is truncated."""
+        """Return the cuts of one stream, checked, without truncated parts."""
         planner.check_order(first, last, snapshot)
         start, missing = await planner.place("startCut", first, snapshot)
         end, missing_end = await planner.place("endCut", last, snapshot)

@@ -7,19 +7,19 @@ from millrace.model.cut import StreamCut
 from millrace.model.errors import CutInvalidError
 
 BETWEEN: Final = ";"
-"""In no cut and in no name of a stream."""
+"""Occurs in no cut and in no stream name."""
 
 
 def cuts_text(cuts: Iterable[StreamCut]) -> str:
-    """Return what `parse_cuts` reads."""
+    """Return the text for `parse_cuts`."""
     return BETWEEN.join(map(str, cuts))
 
 
 def parse_cuts(text: str) -> tuple[StreamCut, ...]:
-    """Return the cuts that a text names, each of another stream.
+    """Parse a list of cuts, each of another stream.
 
     Raises:
-        CutInvalidError: one is none, or there are two of one stream.
+        CutInvalidError: a cut is invalid, or two are of one stream.
     """
     cuts = tuple(StreamCut.parse(part.strip()) for part in text.split(BETWEEN))
     if len({cut.stream for cut in cuts}) < len(cuts):

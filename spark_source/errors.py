@@ -1,16 +1,14 @@
 """The errors of the data source. Spark shows the text of an error, so each says what the user can change.
 
-SourceError                 the root; has `retriable`
-+-- OptionError             an option is missing, unknown or wrong; has `option`  (also a ValueError)
-+-- SchemaError             a column does not exist, or has a wrong type; has `column`  (also a ValueError)
-+-- CheckpointError         an offset of a checkpoint that does not fit the stream
-+-- DataLossError           events between two batches were truncated away; has `missing`
-+-- MalformedValueError     a value that is not what `valueFormat` and the schema say; has its position
-+-- RowError                a row cannot become an event; has `column`, `row` and `partition`
-+-- IdentityError           Spark does not say which query and batch a task belongs to
-+-- ReplacedError           the writer id is that of another query, or of a newer run of this one; final
-+-- BatchMismatchError      a batch was committed under the same number with other streams or input; final
-+-- TransactionLostError    what tasks wrote was aborted before the driver committed it; retriable
+SourceError                 the root; has `retriable` +-- OptionError             an option is missing, unknown or
+wrong; has `option`  (also a ValueError) +-- SchemaError             a column does not exist, or has a wrong type; has
+`column`  (also a ValueError) +-- CheckpointError         an offset of a checkpoint that does not fit the stream +--
+DataLossError           events between two batches were truncated; has `missing` +-- MalformedValueError     a value
+that does not match `valueFormat` and the schema; has its position +-- RowError                a row cannot become an
+event; has `column`, `row` and `partition` +-- IdentityError           Spark does not identify the query and batch of a
+task +-- ReplacedError           another query, or a newer run of this one, uses the writer id; final +--
+BatchMismatchError      a batch was committed under the same number with other streams or input; final +--
+TransactionLostError    the events of tasks were aborted before the driver committed them; retriable
 """
 
 from collections.abc import Sequence
@@ -58,13 +56,13 @@ class CheckpointError(SourceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingRange:
-    """Bytes of a segment that were to be read and were truncated away.
+    """Bytes of a segment that were truncated before the query read them.
 
     Attributes:
         start_index: events of the block at `start_offset` that were read before.
-        end_offset: None: up to the end of the segment, which was deleted, so that its end is not known any more.
+        end_offset: None: up to the end of the segment, which is unknown because the segment was deleted.
         end_index: events of the block at `end_offset` that are missing.
-        events: how many are missing, None where nothing counts them.
+        events: the number of missing events, None if unknown.
     """
 
     segment_id: int

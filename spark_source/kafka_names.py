@@ -1,14 +1,14 @@
-"""What those who come from Spark's Kafka source are told: which option of this source does what theirs did."""
+"""Advice for users of Spark's Kafka source: the equivalent options of this source."""
 
 from collections.abc import Callable
 from typing import Final
 
 Advice = str | Callable[[str], str]
-"""What to write, or what makes that of the value that was given."""
+"""The advice, or a function that makes it from the option's value."""
 
 
 def kafka_advice(name: str, value: str) -> str | None:
-    """Return what to write in place of an option of Spark's Kafka source; None if it is none."""
+    """Return the equivalent of an option of Spark's Kafka source; None if it is not one."""
     lowered = name.lower()
     advice = _ADVICE.get(lowered)
     if advice is None:
@@ -19,7 +19,7 @@ def kafka_advice(name: str, value: str) -> str | None:
 
 
 def _cut(option: str, *, default: str) -> Callable[[str], str]:
-    """Return what says which cut of this source a value of startingOffsets or endingOffsets is."""
+    """Return a function that translates a value of startingOffsets or endingOffsets into a cut of this source."""
 
     def advise(value: str) -> str:
         cut = {"earliest": "head", "latest": "tail"}.get(value.strip().lower())
@@ -31,7 +31,7 @@ def _cut(option: str, *, default: str) -> Callable[[str], str]:
 
 
 def _time(option: str) -> Callable[[str], str]:
-    """Return what says which time of this source a value of startingTimestamp or endingTimestamp is."""
+    """Return a function that translates a value of startingTimestamp or endingTimestamp into a time of this source."""
 
     def advise(value: str) -> str:
         text = value.strip()
@@ -70,4 +70,4 @@ _ADVICE: Final[dict[str, Advice]] = {
     "fetchoffset.retryintervalms": _OUTAGE,
     "topic": "write stream",
 }
-"""By names in small letters."""
+"""By lower-case name."""

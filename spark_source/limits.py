@@ -1,4 +1,4 @@
-"""Sharing what one micro-batch may hold among the segments of a stream; pure."""
+"""Divides the limit of a micro-batch among the segments of a stream; pure."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ from millrace.model.shares import shares_of
 
 
 def share(limit: int, waiting: Mapping[int, int], *, lead: int) -> dict[int, int]:
-    """Return how much of a limit each segment gets: in proportion to what waits in it, and exactly the limit in all.
+    """Return the share of each segment: in proportion to its waiting events or bytes, and in total exactly the limit.
 
-    Where all that waits fits, each gets what waits. So segments that lag catch up together, and the event times of one
-    segment are near to those of the others.
+    If everything fits, each gets what it has. So lagging segments catch up together, and the event times of one segment
+    stay near those of the others.
 
     Args:
-        lead: a segment in which something waits; it gets at least 1.
+        lead: a segment with something waiting; it gets at least 1.
     """
     assert limit > 0
     assert waiting[lead] > 0

@@ -1,12 +1,12 @@
-"""A client for callers without an event loop: the processes that Spark runs us in call plain functions.
+"""A client for callers without an event loop: Spark calls plain functions in its processes.
 
-The loop of a link turns only during a call, so there is no thread to fork or to stop. Between calls its connections are
-silent; when they were silent for long, the server may have closed them, and who asks for the client gets a new one.
+The loop of a link runs only during a call, so there is no thread to fork or to stop. Between calls its connections are
+silent; if they were silent for long, the server may have closed them, and the next call gets a new client.
 
 A process of Spark runs tasks and commits, of the source and of the sink, one after the other. `borrowed` lends a link
-to each of them, and to nobody else meanwhile: so what one begins with a client, a transaction for instance, it ends
-with the same client. A link that comes back waits for the next one, with its connections and with the blocks that a
-range ended inside of; micro-batches follow each other in the same processes. One whose use has failed is closed first.
+to one of them at a time: so it ends an operation, for example a transaction, with the client with which it began. A
+returned link waits for the next caller, with its connections and with the blocks in which ranges ended; micro-batches
+follow each other in the same processes. A link whose use has failed is closed.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT_S: Final = 30.0
 SILENT_S_MAX: Final = 5.0
-"""Below the time after which a silent connection is asked for a sign of life, which a still loop cannot give."""
+"""Below the keepalive of silent connections, which a stopped loop cannot answer."""
 WAITING_COUNT_MAX: Final = 4
-"""Of the links that wait in a process, which mostly runs one task at a time."""
+"""The most waiting links in a process, which usually runs one task at a time."""
 KEPT_BLOCKS_SIZE_BYTES_MAX: Final = 64 << 20
 
 
 class ServerChoice(Protocol):
-    """What options say of the server."""
+    """The options of the server connection."""
 
     @property
     def address(self) -> str:
@@ -54,17 +54,17 @@ class ServerChoice(Protocol):
 
     @property
     def outage_timeout_s(self) -> float:
-        """How long what runs waits, each time, for a server that is away."""
+        """How long a running query waits, each time, for an unreachable server."""
 
 
 class Link:
-    """A client of one server. Used by one caller at a time; connects when it is first used; not to be pickled.
+    """A client of one server. Used by one caller at a time; connects on first use; cannot be pickled.
 
     Args:
-        request_timeout_s: of each request, with all reconnects. Reads wait as long as the options say in any case.
+        request_timeout_s: of each request, with all reconnects. Reads wait as long as the options allow in any case.
 
     Attributes:
-        kept: blocks inside of which ranges ended. They are those of the client, and are dropped with it.
+        kept: blocks in which ranges ended. They belong to the client, and are dropped with it.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Link:
         self.kept = KeptBlocks(size_bytes_max=KEPT_BLOCKS_SIZE_BYTES_MAX)
 
     def check(self) -> None:
-        """Connect in one attempt, unless there was a client before: what runs waits for a server that is away.
+        """Connect in one attempt, unless there was a client before: a running query waits out an outage.
 
         Raises:
-            OptionError: nothing answers at the address, or the token is refused.
+            OptionError: no server answers at the address, or it rejects the token.
         """
         if not self._had_client:
             self.turn(self._connect())
@@ -93,7 +93,7 @@ class Link:
         return self.turn(self._current_client())
 
     def turn(self, work: Coroutine[Any, Any, T]) -> T:
-        """Turn the loop until some work is done, and return what it returns."""
+        """Run the loop until some work is done, and return its result."""
         if self._runner is None:
             self._runner = asyncio.Runner(loop_factory=new_event_loop)
         try:
@@ -102,7 +102,7 @@ class Link:
             self._used_s = self._clock.monotonic_s()
 
     def close(self) -> None:
-        """Close the connections and the loop; the next call makes new ones."""
+        """Close the connections and the loop; the next call opens new ones."""
         runner, self._runner = self._runner, None
         if runner is not None:
             try:
@@ -149,7 +149,7 @@ class Link:
 
 
 class _Place(NamedTuple):
-    """Whose a link is, and what makes its client what it is."""
+    """The owner of a link, and the parameters of its client."""
 
     process: int
     address: str
@@ -159,10 +159,10 @@ class _Place(NamedTuple):
 
 
 class _IdleLinks:
-    """The links that wait for the next caller, those used last at the end.
+    """The idle links, most recently used last.
 
-    After a fork those of the parent stay where they are: their sockets and loops are the parent's, which still
-    uses them, so they are neither used here nor closed nor finalized.
+    After a fork those of the parent are left alone: their sockets and loops belong to the parent, which still uses
+    them, so they are neither used here nor closed nor finalized.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class _IdleLinks:
         self._links: list[tuple[_Place, Link]] = []
 
     def take(self, place: _Place) -> Link | None:
-        """Return the link of a place that was used last; None if there is none."""
+        """Return the most recently used link of a place; None if there is none."""
         with self._lock:
             for number in reversed(range(len(self._links))):
                 if self._links[number][0] == place:
@@ -178,7 +178,7 @@ class _IdleLinks:
         return None
 
     def leave(self, place: _Place, link: Link) -> None:
-        """Keep a link for the next caller; of too many, close the one used longest ago."""
+        """Keep a link for the next caller; above the limit, close the least recently used one."""
         with self._lock:
             self._links.append((place, link))
             mine = self._mine()
@@ -189,7 +189,7 @@ class _IdleLinks:
             surplus[1].close()
 
     def close(self) -> None:
-        """Close those of this process."""
+        """Close the links of this process."""
         with self._lock:
             mine = self._mine()
             self._links = [each for each in self._links if each not in mine]
@@ -205,7 +205,7 @@ _waiting: Final = _IdleLinks()
 
 @contextmanager
 def borrowed(server: ServerChoice) -> Iterator[Link]:
-    """Lend a link whose requests wait as long as the options say, and keep it for the next caller."""
+    """Lend a link whose requests wait as long as the options allow, and keep it for the next caller."""
     place = _Place(os.getpid(), server.address, server.token, server.tls, server.outage_timeout_s)
     link = _waiting.take(place) or Link(server, request_timeout_s=server.outage_timeout_s)
     try:
@@ -218,7 +218,7 @@ def borrowed(server: ServerChoice) -> Iterator[Link]:
 
 
 def close_waiting_links() -> None:
-    """Close the links of this process that nobody uses."""
+    """Close the idle links of this process."""
     _waiting.close()
 
 

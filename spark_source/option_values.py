@@ -1,4 +1,4 @@
-"""What options of Spark have in common: strings, whose names are read without regard to case."""
+"""Parsing of Spark options: strings, whose names ignore case."""
 
 import difflib
 from collections.abc import Callable, Collection, Mapping
@@ -22,14 +22,14 @@ def named_options(
     verbatim: Collection[str] = (),
     advise: Callable[[str, str], str | None] = lambda _key, _value: None,
 ) -> dict[str, str]:
-    """Return the options that Spark was given, by their names as they are documented.
+    """Return the options from Spark, by their documented names.
 
     Args:
-        verbatim: those whose blanks belong to them.
-        advise: says of an option that is unknown, and its value, what to do; None where it does not know either.
+        verbatim: options whose blanks are significant.
+        advise: returns advice about an unknown option and its value, or None.
 
     Raises:
-        OptionError: one is none of the names.
+        OptionError: an option is unknown.
     """
     name_of_lowered = {name.lower(): name for name in names}
     given = {}
@@ -46,13 +46,13 @@ def named_options(
 
 
 def values_of(given: Mapping[str, str], parsers: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
-    """Return what options mean, by the names of their fields.
+    """Return the values of options, by the names of their fields.
 
     Args:
-        parsers: of each option the name of its field, and what reads it: raises ValueError where it is wrong.
+        parsers: for each option the name of its field, and its parser, which raises ValueError for an invalid value.
 
     Raises:
-        OptionError: one is wrong.
+        OptionError: a value is invalid.
     """
     values = {}
     for name, text in given.items():
@@ -109,7 +109,7 @@ def choice_of(choices: type[Choice], text: str) -> Choice:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Return the names in a list like `key, value`, each of which is there once."""
+    """Return the names in a list like `key, value`, without duplicates."""
     names = tuple(name.strip() for name in text.split(","))
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"{twice[0]} is named twice")

@@ -37,26 +37,26 @@ CURSOR_HOLD_S_MAX: Final = 10_000 * 86400
 CURSOR_NAME_SIZE_BYTES_MAX: Final = 255
 
 Cuts = CutChoice | tuple[StreamCut, ...]
-"""One for all streams, or one for each that is named."""
+"""One cut for all streams, or one for each named stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What to read, and how much at a time.
+    """The streams to read, and the limits.
 
     Attributes:
-        start_cut: streams for which it names none are read from their heads.
-        end_cut: None reads a batch up to its tail, a stream forever.
+        start_cut: streams without a cut here are read from their heads.
+        end_cut: None reads a batch up to its tail, a query without an end.
         key: read the events of this key only; None for all.
-        max_bytes, max_events: the most of one micro-batch; None for no limit.
-        partition_bytes: about the bytes that one task reads; None for a task of each open segment.
-        min_partitions: as many tasks at least, if there are as many places to divide segments.
-        cursor: the name of the query on the server; None for one that it makes itself.
-        cursor_hold_s: how long what the query has not read is held on the server after the last sign of it.
-        columns: what is handed to Spark; it cannot ask a Python source for fewer.
-        value_format: None leaves values as they are; else the columns of a schema are decoded from them.
-        mode: what becomes of an event whose value is not of that format and schema.
-        outage_timeout_s: how long a query that runs waits, each time, for a server that is away.
+        max_bytes, max_events: limit of one micro-batch; None for no limit.
+        partition_bytes: approximate bytes per task; None for one task per open segment.
+        min_partitions: at least this many tasks, if segments can be divided into as many.
+        cursor: the name of the query on the server; None for a generated one.
+        cursor_hold_s: how long the server retains unread events after the query last set its cursor.
+        columns: the columns for Spark, which cannot prune those of a Python source.
+        value_format: None leaves values unchanged; otherwise the columns of a schema are decoded from them.
+        mode: how to handle an event whose value does not match that format and schema.
+        outage_timeout_s: how long a running query waits, each time, for an unreachable server.
     """
 
     address: str
@@ -79,15 +79,15 @@ class SourceOptions:
     tls: bool = False
 
     def start_of(self, stream: str) -> CutChoice:
-        """Return the cut at which a stream is to be read first."""
+        """Return the cut at which reading a stream begins."""
         choice = _of_stream(self.start_cut, stream)
         return HEAD if choice is None else choice
 
     def end_of(self, stream: str) -> CutChoice | None:
-        """Return the cut up to which a stream is to be read; None where it is read on.
+        """Return the cut at which reading a stream ends; None for no end.
 
         Raises:
-            OptionError: `endCut` names cuts, and none of the stream.
+            OptionError: `endCut` has cuts, but none of the stream.
         """
         if self.end_cut is None:
             return None
@@ -98,10 +98,10 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Return the options that Spark was given; their names are read without regard to case.
+    """Parse the options from Spark; their names ignore case.
 
     Raises:
-        OptionError: one is missing, unknown or wrong; names it.
+        OptionError: an option is missing, unknown or wrong; names it.
     """
     given = named_options(options, OPTION_NAMES, verbatim=_VERBATIM, advise=kafka_advice)
     if not given.get("address"):
@@ -131,7 +131,7 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _fixed(option: str, cuts: Cuts, selection: Selection) -> Cuts:
-    """Return cuts that mean the same whenever they are asked for, checked against the streams.
+    """Return cuts that do not depend on the time of their use, checked against the streams.
 
     Raises:
         OptionError: a cut of a stream that is not read, or an end for some of the named streams only.
@@ -152,7 +152,7 @@ def _fixed(option: str, cuts: Cuts, selection: Selection) -> Cuts:
 
 
 def _of_stream(cuts: Cuts, stream: str) -> CutChoice | None:
-    """Return the cut of a stream, None if there are cuts and none of it."""
+    """Return the cut of a stream, None if there are cuts but none of it."""
     if not isinstance(cuts, tuple):
         return cuts
     return next((cut for cut in cuts if cut.stream == stream), None)
@@ -227,9 +227,9 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "token": ("token", str),
     "tls": ("tls", flag_of),
 }
-"""Each option of Spark with the field that keeps it, and what reads it: raises ValueError where it is wrong."""
+"""For each option of Spark its field, and its parser, which raises ValueError for an invalid value."""
 OPTION_NAMES: Final = tuple(_OPTIONS)
 _VERBATIM: Final = ("key", "slice")
-"""Options whose blanks belong to them."""
+"""Options whose blanks are significant."""
 _OF_A_SLICE: Final = ("stream", "streamPattern", "startCut", "endCut", "key")
 _OF_PLAIN_ROWS: Final = ("columns", "includeHeaders")

@@ -1,7 +1,7 @@
-"""What to read next of all streams of a query: one plan over the plans of each.
+"""Plans the next batch of all streams of a query, from the plans of each stream.
 
 Everything here is called on the driver, by the batch reader and by the stream reader. Nothing is kept between calls;
-what must be remembered is in the offsets, which Spark keeps.
+the state is in the offsets, which Spark keeps.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from .snapshot import StreamSnapshot
 from .stream_planning import StreamPlanner
 
 PARTITION_SIZE_BYTES: Final = 64 << 20
-"""What a task of a batch reads at most unless the options say otherwise; one of a query reads all of its segment."""
+"""The most bytes of a batch task by default; a task of a streaming query reads all of its segment."""
 
 Snapshots = Mapping[str, StreamSnapshot]
-"""Streams as they are now, by name."""
+"""Current streams by name."""
 Bounds = tuple[StreamCut, StreamCut]
 
 RUNS_COUNT_MAX: Final = 3
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Planner:
-    """Plans for all streams that the options name, over one client."""
+    """Plans for all streams of the options, over one client."""
 
     def __init__(self, client: Client, options: SourceOptions) -> None:
         self.client = client
@@ -50,13 +50,13 @@ class Planner:
         return StreamPlanner(self.client, self.options, stream)
 
     async def fetch(self, *cuts: Mapping[str, Collection[int]]) -> dict[str, StreamSnapshot]:
-        """Return all streams that are meant now, of several with the tails as of one moment.
+        """Return all current streams of the options; if there are several, with their tails as of one moment.
 
         Args:
             cuts: the segments that cuts name, by stream.
 
         Raises:
-            StreamNotFoundError: one that the options name is not there.
+            StreamNotFoundError: a named stream does not exist.
         """
         selection = self.options.selection
         if len(selection.names) == 1 and not selection.patterns:
@@ -69,7 +69,7 @@ class Planner:
     async def _fetch_with(
         self, tail: StreamCut, cuts: Sequence[Mapping[str, Collection[int]]]
     ) -> StreamSnapshot | None:
-        """Return a stream with a tail that was asked for; None if it was deleted since, and matched a pattern only."""
+        """Return a stream with a given tail; None if it was deleted since, and only matched a pattern."""
         try:
             return await self.of(tail.stream).fetch(*(cut.get(tail.stream, ()) for cut in cuts), tail=tail.places)
         except StreamNotFoundError:
@@ -78,10 +78,10 @@ class Planner:
             return None
 
     async def fetch_first(self) -> dict[str, StreamSnapshot]:
-        """As `fetch`, where the options that name streams and cuts are used for the first time.
+        """Like `fetch`, for the first use of the options that name streams and cuts.
 
         Raises:
-            OptionError: there is no such stream, or no stream matches, or they are too many.
+            OptionError: a stream does not exist, or no stream matches, or there are too many.
         """
         options = self.options
         cuts = [
@@ -103,10 +103,10 @@ class Planner:
     # --- bounds ---
 
     async def bounds(self) -> tuple[dict[str, StreamSnapshot], dict[str, Bounds]]:
-        """Return the streams and the cuts that the options name now, wherever the heads are.
+        """Return the streams and the cuts of the options as of now, wherever the heads are.
 
         Raises:
-            OptionError: there is no such stream, a cut does not fit it, or the start is after the end.
+            OptionError: a stream does not exist, a cut does not fit it, or the start is after the end.
         """
         snapshots = await self.fetch_first()
         found = await asyncio.gather(*(self._bounds(self.of(name), each) for name, each in snapshots.items()))
@@ -124,10 +124,10 @@ class Planner:
     async def resume(
         self, places: Places, snapshots: Snapshots
     ) -> tuple[dict[str, dict[int, Mark]], dict[str, list[MissingRange]]]:
-        """Return where a query resumes that had come so far, in the streams that are left, and what is missing of each.
+        """Return where a query resumes from its places in the remaining streams, and what is missing of each.
 
         Raises:
-            CheckpointError: a place is none of its stream.
+            CheckpointError: a place is not in its stream.
             DataLossError: something is missing, and `failOnDataLoss` is true.
         """
         names = [name for name in places if name in snapshots]
@@ -147,13 +147,13 @@ class Planner:
         max_bytes: int | None,
         turn: int,
     ) -> dict[str, dict[int, Mark]]:
-        """Return how far a batch goes from one cut of each stream towards another, within the limits of all together.
+        """Return the end of a batch, from one cut of each stream towards another, within the limits of all together.
 
-        A batch reads the segments that `start` names. Where these were replaced and are read to their ends, the cut
-        moves on to the starts of their successors, which are for the next batch. So all events of one key that a batch
-        holds are in one segment.
+        A batch reads the segments that `start` names. If these were replaced and are read to their ends, the cut moves
+        on to the starts of their successors, which are for the next batch. So all events of one key in a batch are in
+        one segment.
 
-        Of a key, the segments that hold none of it are passed without a limit.
+        Segments without events of a requested key are passed without a limit.
 
         Args:
             turn: see `advance.advance`.
