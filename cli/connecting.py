@@ -1,4 +1,4 @@
-"""How commands reach a server: their common options."""
+"""The connection of a command to a server, and its common options."""
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,4 +1,4 @@
-"""What the server says of streams, as values of the model: for readers, writers and requests.
+"""Stream descriptions from the server as values of the model, for readers, writers and requests.
 
 `timeout_s` is that of `Channel.request`.
 """

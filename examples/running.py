@@ -1,4 +1,4 @@
-"""What the programs share: a server to use, and a session of Spark."""
+"""Shared by the programs: a server to use, and a Spark session."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a transaction is, and which of its branches a commit takes.
+"""Transactions, and the branches that a commit takes.
 
 The events of a transaction are in *parts*: segments of their own, which nobody reads before the commit. Each part holds
 events for one range of keys of one stream. The ranges are those of the open segments when the transaction began; so all

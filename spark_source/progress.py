@@ -1,4 +1,4 @@
-"""How far a streaming query has come, from its own progress: no server is asked."""
+"""Progress of a streaming query, from its own reports: no server is asked."""
 
 import json
 from typing import TYPE_CHECKING

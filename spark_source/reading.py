@@ -1,4 +1,4 @@
-"""What a task does: read the ranges of its partition as Arrow batches.
+"""A task of a query: reads the ranges of its partition as Arrow batches.
 
 The event loop turns only while Spark waits for a batch. Meanwhile the server has pushed into the socket what the window
 allows, so that the network and Spark work at the same time without a thread between them.

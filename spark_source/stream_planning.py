@@ -1,4 +1,4 @@
-"""What to read next of one stream: cuts, ranges and lag, asked from the server.
+"""Plans the next batch of one stream: cuts, ranges and lag, fetched from the server.
 
 Everything here is called on the driver, by `planning`. Nothing is kept between calls; what must be remembered is in the
 offsets, which Spark keeps.

@@ -1,4 +1,4 @@
-"""How a commit names the cursors that move with it."""
+"""Cursor moves of a commit."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

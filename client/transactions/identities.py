@@ -1,4 +1,4 @@
-"""What all transactions of a client share: numbers that the server has reserved for it, and a writer.
+"""Shared by all transactions of a client: reserved numbers, and a writer.
 
 A number names a transaction or a part of one, and is used once. Those that were reserved are void when the server ends:
 what is refused for that is asked again with fresh ones, unless no connection was made since these were taken. A request

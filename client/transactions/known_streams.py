@@ -1,4 +1,4 @@
-"""Which segments of streams are open, as far as a client knows: what its transactions are routed by.
+"""Cache of the open segments of streams, by which a client's transactions are routed.
 
 What was fetched is used until the server says that it is outdated. It says so when a transaction begins, of which it
 then stores nothing.

@@ -1,4 +1,4 @@
-"""When what a connection sends leaves: in two system calls for each turn of the loop, at most.
+"""Batches the output of a connection: at most two system calls for each turn of the loop.
 
 The first frame of a turn leaves at once, so that a lonely request does not wait; the others leave together at the start
 of the next turn, and so does a first one that is said to be followed. Small pieces are joined, large payloads never: a

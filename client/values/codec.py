@@ -1,4 +1,4 @@
-"""What the formats have in common: a decoder makes rows of values, an encoder values of rows.
+"""The interface of value formats: a decoder makes rows of values, an encoder values of rows.
 
 Both work on whole columns. Where a batch holds something that is malformed, Arrow does not say where: then the halves
 of it are tried, and theirs, until what is malformed stands alone. So a good batch costs nothing more, and a bad row

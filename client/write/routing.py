@@ -1,4 +1,4 @@
-"""Which segment an event belongs to.
+"""Routes events to segments.
 
 A routing key has one place in the key space forever, and at any time each place belongs to one open segment of the
 stream. Events without a key have no order to keep: they go where the writer's last block did not, or, if they have

@@ -1,4 +1,4 @@
-"""Where a writer sends: the open segments of its stream, with a segment writer for each."""
+"""The targets of a writer: the open segments of its stream, with a segment writer for each."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,1 +1,1 @@
-"""What `millrace bench` measures: one client and one server, beside the bare disk."""
+"""The measurements of `millrace bench`: one client and one server, beside the bare disk."""

@@ -1,1 +1,1 @@
-"""What `millrace demo` shows: the data, the queries, and the command."""
+"""`millrace demo`: the data, the queries, and the command."""

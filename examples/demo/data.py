@@ -1,4 +1,4 @@
-"""What the demo and others stream: temperatures that were published, text that was written. No random numbers.
+"""The data of the demo: published temperatures and written text. No random numbers.
 
 Temperatures of every hour of 2010 in Seattle and San Francisco travel inside the PyPI package `vega_datasets` (they are
 as smooth as means over many years); text is what the authors of Python's standard library wrote into it. Neither needs

@@ -1,4 +1,4 @@
-"""When something came last, and how long nothing did."""
+"""Tracks when an event last arrived, and the longest silence."""
 
 import asyncio
 import time

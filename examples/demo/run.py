@@ -1,4 +1,4 @@
-"""What happens in the demo while its server runs: a load that rises and falls, two kills, a question, the proof."""
+"""The steps of the demo while its server runs: a load that rises and falls, two kills, a query, the proof."""
 
 import asyncio
 import json

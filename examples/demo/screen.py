@@ -1,4 +1,4 @@
-"""What the demo shows: lines that stay, and on a terminal a picture that changes in place below them."""
+"""The output of the demo: lines that stay, and on a terminal a picture that changes in place below them."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Where the entities are that are not in memory: the last checkpoint, as a cache sees it."""
+"""The archive of entities that are not in memory: the last checkpoint, as a cache sees it."""
 
 from typing import Protocol, TypeVar
 

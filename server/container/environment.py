@@ -1,4 +1,4 @@
-"""What a container gets from outside: the seam along which a server could own several containers."""
+"""The environment of a container: the interface along which a server could own several containers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the log was given and has not said durable yet, and what waits for it.
+"""The runs in flight in the log, and the replies that wait for them.
 
 New requests are decided on the admitted view, which runs ahead of what is durable by what is in flight. So a refusal,
 and the answer that something was stored before, may rest on an append or a decision that a crash or a failed sync can

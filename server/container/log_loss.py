@@ -1,4 +1,4 @@
-"""What is known to be missing of a log: after which batch, since when, and how much at most.
+"""The known loss of a log: after which batch, since when, and at most how much.
 
 Of batches that cannot be read it is not known what they decided, and which offsets they gave out. As long as nobody has
 accepted their loss, the container serves what is left and changes nothing: not even its files, so that those which are

@@ -1,4 +1,4 @@
-"""What a class of requests declares, and the table that follows from it.
+"""Declaration of a class of requests, and the table derived from it.
 
 Each public method of such a class answers one request: the annotation of its `message` says which one.
 """

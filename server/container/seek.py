@@ -1,4 +1,4 @@
-"""Where in a segment the first event of some time or a later one may be, and the last one that is earlier.
+"""Search by time in a segment: borders near the first event from a time on, and the last one before it.
 
 Event times need not ascend with the offset, so this is no binary search. Forward: chunks, then the entries of one
 chunk's index, then the runs of the tail are skipped as long as all they hold is earlier. Backward: the same from the

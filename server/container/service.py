@@ -1,4 +1,4 @@
-"""What works on an open container: the objects that decide, answer requests and run in the background.
+"""A service of an open container: objects that decide, answer requests and run in the background.
 
 A *service* is the share of one kind in that. It declares how its objects are made. An object that several services need
 is made once, when it is first needed, and is found by its class.

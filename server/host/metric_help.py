@@ -1,4 +1,4 @@
-"""How a number of the statistics is called in Prometheus, and what it means."""
+"""The Prometheus name and help of a number in the statistics."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What works on an open container: the services of its kinds, and the scaling of streams.
+"""The services of an open container: those of its kinds, and the scaling of streams.
 
 The container owns log, state and checkpoints; here is everything that only uses it. When the container is opened again
 after a failure, all of this is made again with it.

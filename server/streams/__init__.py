@@ -1,4 +1,4 @@
-"""What streams do by themselves: scaling and retention."""
+"""Policies of streams: scaling and retention."""
 
 from .options import MetricsOptions, StreamsOptions
 from .scaling_loop import ScalingLoop, StreamsStatistics

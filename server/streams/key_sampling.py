@@ -1,4 +1,4 @@
-"""Which keys the newest events of a segment have: a few of them, read out of the blocks in its tail.
+"""Samples the keys of the newest events of a segment from the blocks in its tail.
 
 The only place where the server reads events, and it trusts nothing there: bytes that are no valid block yield nothing;
 nor does a compressed block where the package of its compression is not installed. The work is bounded whatever the tail

@@ -1,4 +1,4 @@
-"""How much is written to which stream: of the busiest ones each, of all others together.
+"""Write traffic by stream: of each of the busiest, and of all others together.
 
 A server may have a million streams, and Prometheus must not have a million series. So a bounded number of streams is
 *shown*; what the others write counts as theirs together. What was written while a stream was not shown stays with the

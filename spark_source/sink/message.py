@@ -1,4 +1,4 @@
-"""What a task tells the driver about what it wrote."""
+"""The message of a task to the driver about its writes."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, once its file is opened."""
+"""The content of an opened checkpoint."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How the exclusive writers of streams are stored in a checkpoint.
+"""The checkpoint table of exclusive writers.
 
 They are no detail of the streams: the state begins with all of them, and changes them without the stream or the writer.
 """

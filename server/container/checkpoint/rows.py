@@ -1,4 +1,4 @@
-"""What changed in the state of a container as rows to remove and to add.
+"""Changes of a container's state as rows to remove and to add.
 
 A checkpoint writes the rows of what changed since the one before, so that a container of very many segments pays for
 the busy ones only.

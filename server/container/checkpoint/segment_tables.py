@@ -1,4 +1,4 @@
-"""How segments are stored in a checkpoint."""
+"""The checkpoint tables of segments."""
 
 from collections.abc import Sequence
 from operator import attrgetter

@@ -1,4 +1,4 @@
-"""How many small tails may be flushed now, where each flush is paid for: an object store counts its PUTs.
+"""Budget of small flushes, for an object store that charges for each PUT.
 
 A bucket that fills at a rate, and from which flushes are taken. So over any time the small flushes are at most the rate
 times that time, and what the bucket holds. With more segments that trickle than the rate allows, their tails wait: each

@@ -1,4 +1,4 @@
-"""What is due in the background of a container: which segments to flush, a checkpoint, a copy of it.
+"""Selects due background work of a container: segments to flush, a checkpoint, a copy of it.
 
 Pure: sizes, ages and numbers in, a decision out; no clock, no I/O, no state of its own. So each rule is a test.
 

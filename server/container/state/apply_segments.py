@@ -1,4 +1,4 @@
-"""What the records of decisions about segments do to the state."""
+"""Applies the records of decisions about segments to the state."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Which log stamps are certainly older than some time, whatever the wall clock did meanwhile.
+"""Finds log stamps that are certainly older than a time, however the wall clock jumped.
 
 Appends are stamped with the wall clock, which may jump. Age is counted in uptime, which cannot: for how long servers
 ran, all of them together, by their monotonic clocks. This keeps what both said at the same moments, as the log has it

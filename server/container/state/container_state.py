@@ -1,4 +1,4 @@
-"""What a container knows of its entities, as its log says: segments, and what the other kinds add.
+"""The state of a container according to its log: segments, and the entities of the other kinds.
 
 `apply.apply_batch` is the only code that changes it from records of the log; the flusher changes what is about chunks.
 

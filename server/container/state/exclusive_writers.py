@@ -1,4 +1,4 @@
-"""Which streams have an exclusive writer, and the step by which records change it.
+"""The exclusive writers of streams, and the step by which records change them.
 
 An exclusive writer is a row of its stream: the stream takes appends from that writer alone. What ends the stream, or
 the writer, ends the row, by the same record.

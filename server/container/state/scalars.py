@@ -1,4 +1,4 @@
-"""What a container knows once, beside its entities: columns of the one row of `meta` in its checkpoint."""
+"""The scalars of a container, beside its entities: columns of the one row of `meta` in its checkpoint."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""How far one writer is on one stream, by the sequences of its events.
+"""Progress of one writer on one stream, by the sequences of its events.
 
 The row itself is `millrace.model.sequence_row`: each block raises what is stored and nothing lowers it; scaling and
 truncating the stream leave it alone. It is forgotten with the writer, or with the stream. There are two views of it, as

@@ -1,4 +1,4 @@
-"""How far writers are in segments and on streams, as appends move it."""
+"""Progress of writers in segments and on streams, as appends advance it."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What records about producers do to either view of the state."""
+"""Applies records about producers to either view of the state."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""How producers are stored in a checkpoint."""
+"""The checkpoint tables of producers."""
 
 import json
 from dataclasses import replace

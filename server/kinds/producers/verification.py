@@ -1,4 +1,4 @@
-"""What `millrace verify` checks of producers."""
+"""Checks of producers for `millrace verify`."""
 
 from collections.abc import Iterator
 

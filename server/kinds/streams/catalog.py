@@ -1,4 +1,4 @@
-"""Which streams scale, which have retention, and which have a tag, without visiting all of them.
+"""Indexes of streams that scale, that have retention, and by tag.
 
 A server may hold a million idle streams; what is done every few seconds must not visit each. What configurations ask
 for becomes labels (`container.state.labels`), by which the checkpoint finds streams as it finds them by name. At the

@@ -1,4 +1,4 @@
-"""Whether a cut fits a stream, and whether a stream may keep it under a name."""
+"""Checks that a cut fits a stream, and that a stream may save it under a name."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""What the records of decisions about streams do to the state.
+"""Applies the records of decisions about streams to the state.
 
 A stream's record creates, seals, truncates and deletes its segments too, so that all of them change together.
 """

@@ -1,4 +1,4 @@
-"""How streams are stored in a checkpoint."""
+"""The checkpoint tables of streams."""
 
 import json
 from itertools import takewhile

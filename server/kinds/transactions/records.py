@@ -1,4 +1,4 @@
-"""What the records of decisions about transactions do to the state."""
+"""Applies the records of decisions about transactions to the state."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final

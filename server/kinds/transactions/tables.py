@@ -1,4 +1,4 @@
-"""How transactions, open ones and outcomes, are stored in a checkpoint."""
+"""The checkpoint tables of transactions, open ones and outcomes."""
 
 import json
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What `millrace verify` checks of transactions."""
+"""Checks of transactions for `millrace verify`."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Which writers expire: those of which nothing was seen for longer than their kind may be idle.
+"""Plans the expiry of writers that were idle for longer than their kind allows.
 
 What a writer costs is small, but it is kept for every writer that ever was, in each segment where it wrote; writers
 without a name cannot even come back once their process has ended. So idle ones are deleted:

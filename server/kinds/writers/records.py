@@ -1,4 +1,4 @@
-"""What records about writers do to either view of the state."""
+"""Applies records about writers to either view of the state."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

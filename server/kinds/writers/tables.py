@@ -1,4 +1,4 @@
-"""How writers are stored in a checkpoint."""
+"""The checkpoint tables of writers."""
 
 from typing import Final
 

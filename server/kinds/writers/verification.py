@@ -1,4 +1,4 @@
-"""What `millrace verify` checks of exclusive writers."""
+"""Checks of exclusive writers for `millrace verify`."""
 
 from collections.abc import Iterator
 
