@@ -16,7 +16,7 @@ from millrace.wire import messages as m
 
 
 def stream_info(message: m.StreamInfo) -> StreamInfo:
-    """Return what a message says of a stream."""
+    """Convert a message into a description of a stream."""
     configuration = StreamConfig.from_json(message.configuration)
     return StreamInfo(
         name=message.name,
@@ -51,13 +51,13 @@ def stream_info(message: m.StreamInfo) -> StreamInfo:
 async def fetch_description(
     channel: Channel, stream: str, *, replaced_from: int = 0, timeout_s: float | None = None
 ) -> m.StreamInfo:
-    """Return what a stream is now, in as many requests as it has pages. Cancelling is safe.
+    """Return the current description of a stream, in as many requests as it has pages. Cancelling is safe.
 
     Args:
         replaced_from: leave out the segments that were replaced in earlier epochs. The cost does not depend on them.
 
     Raises:
-        StreamNotFoundError: there is none.
+        StreamNotFoundError: the stream does not exist.
     """
     while True:
         first = page = await channel.request(m.GetStream(stream, replaced_from), timeout_s=timeout_s)
@@ -72,10 +72,10 @@ async def fetch_description(
 
 
 async def fetch_open_segments(channel: Channel, stream: str, *, timeout_s: float | None = None) -> m.StreamInfo:
-    """Return what a stream is now, with its open segments only: all that those need who write to it.
+    """Return a stream with its open segments only: enough to write to it.
 
     Raises:
-        StreamNotFoundError: there is none.
+        StreamNotFoundError: the stream does not exist.
     """
     return await channel.request(m.GetStream(stream, m.NOT_REPLACED), timeout_s=timeout_s)
 
@@ -83,15 +83,15 @@ async def fetch_open_segments(channel: Channel, stream: str, *, timeout_s: float
 async def fetch_stream(
     channel: Channel, stream: str, *, replaced_from: int = 0, timeout_s: float | None = None
 ) -> StreamInfo:
-    """Return what a stream is now. Takes and raises what `fetch_description` does."""
+    """Return the current description of a stream. Takes and raises the same as `fetch_description`."""
     return stream_info(await fetch_description(channel, stream, replaced_from=replaced_from, timeout_s=timeout_s))
 
 
 async def fetch_history(channel: Channel, stream: str, *, timeout_s: float | None = None) -> list[Epoch]:
-    """Return the epochs of a stream, the first one first.
+    """Return the epochs of a stream, oldest first.
 
     Raises:
-        StreamNotFoundError: there is none.
+        StreamNotFoundError: the stream does not exist.
     """
     epochs: list[Epoch] = []
     while True:
@@ -106,7 +106,7 @@ async def fetch_byte_stream(channel: Channel, stream: str, *, timeout_s: float |
     """Return a stream that can be used as a byte stream.
 
     Raises:
-        StreamNotFoundError: there is none.
+        StreamNotFoundError: the stream does not exist.
         InvalidArgumentError: it has, or had, more than one segment.
     """
     info = await fetch_stream(channel, stream, timeout_s=timeout_s)

@@ -1,1 +1,1 @@
-"""Writers of events: they send each event to its segment, again if need be, so that it is stored once."""
+"""Writers of events: they send each event to its segment, with retries, so that it is stored exactly once."""

@@ -1,4 +1,4 @@
-"""Checks what the application gives to a writer, before any of it is taken."""
+"""Checks the application's arguments to a writer, before any of them is accepted."""
 
 from collections.abc import Mapping, Sequence
 from operator import index
@@ -16,7 +16,7 @@ _INT64_LIMIT: Final = 1 << 63
 
 
 def owned(value: object) -> bytes:
-    """Return bytes of our own: the caller may change a bytearray before it is sent.
+    """Return a copy as bytes: the caller may change a bytearray before it is sent.
 
     Raises:
         TypeError: not bytes.
@@ -46,7 +46,7 @@ def check_size(size: int, *, key: str | None, headers: Headers | None, append_si
 
 
 def checked_timestamp(timestamp_us: Any) -> int:
-    """Return a timestamp of an event, as an integer of Python.
+    """Return a timestamp of an event, as a Python integer.
 
     Raises:
         TypeError: not an integer.
@@ -63,7 +63,7 @@ def checked_timestamp(timestamp_us: Any) -> int:
 
 
 def checked_timestamps(timestamps_us: Timestamps) -> Timestamps:
-    """Return the timestamps of many events: one for all as an integer of Python, or an array with one for each.
+    """Return the timestamps of many events: one for all as a Python integer, or an array with one for each.
 
     Raises:
         TypeError: not integers.

@@ -1,7 +1,7 @@
-"""Sends the blocks of one writer through the connection of its channel, as far as there is room.
+"""Sends the blocks of one writer through the connection of its channel, as far as there is room in flight.
 
 There is room while the bytes of the writer in flight, and those of all writers on the connection, are within their
-bounds. A block larger than the bound of the writer is sent alone. Segments that found no room are served in turn, once
+limits. A block larger than the limit of the writer is sent alone. Segments that found no room are served in turn, once
 there is some.
 """
 
@@ -37,17 +37,17 @@ class _Flight:
 
 
 class BlockSender:
-    """The way of one writer's blocks to the server.
+    """Sends one writer's blocks to the server.
 
     Args:
-        in_flight_bytes_max: the bound of this writer.
-        stored_below: returns the sequence below which all that was written is stored.
-        on_acked: told of each block that is durable, with its offset; None if that was stored before and not kept.
-        on_failed: told of each block that was refused, or whose connection was lost.
-        on_missing: told that there is no connection; `pump` is to be called again when there is one.
+        in_flight_bytes_max: the limit of this writer.
+        stored_below: returns the sequence below which all events are stored.
+        on_acked: called with each durable block and its offset; None for a duplicate whose offset is unknown.
+        on_failed: called with each block that was rejected, or whose connection was lost.
+        on_missing: called if there is no connection; call `pump` again when there is one.
 
     Attributes:
-        in_flight_bytes: size of what was sent and has no answer yet, with the headers.
+        in_flight_bytes: size of the blocks without an answer yet, including headers.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class BlockSender:
         self._number = 0
         self._epoch = 0
         self.in_flight_bytes = 0
-        # Segments with blocks that wait for room, in the order they came.
+        # Segments with blocks that wait for room, in order.
         self._waiting: deque[SegmentWriter] = deque()
-        # Done when the connection has room for them. One for all: each would pump all, and all would ask again.
+        # Done when the connection has room. One for all segments: otherwise each would pump all, and all would retry.
         self._room: asyncio.Future[None] | None = None
 
     def start(self, number: int, epoch: int) -> None:
-        """Send under this number and epoch of the writer from now on."""
+        """Use this number and epoch of the writer from now on."""
         self._number, self._epoch = number, epoch
 
     def pump(self, segment: SegmentWriter) -> None:
@@ -101,7 +101,7 @@ class BlockSender:
                 self.failed(segment, block, error)
 
     def pump_waiting(self) -> None:
-        """Send the blocks of the segments that wait for room, in turn, as far as there is some now."""
+        """Send the blocks of the waiting segments, in turn, as far as there is room now."""
         while self._waiting:
             segment = self._waiting.popleft()
             self.pump(segment)
@@ -109,17 +109,17 @@ class BlockSender:
                 return  # it found no room for all of its blocks, and waits after the others
 
     def acked(self, segment: SegmentWriter, block: Block, offset: int | None) -> None:
-        """Take the ack of a block; called by the connection."""
+        """Process the ack of a block; called by the connection."""
         self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
         self._on_acked(segment, block, offset)
 
     def failed(self, segment: SegmentWriter, block: Block, error: MillraceError) -> None:
-        """Take the failure of a block; called by the connection."""
+        """Process the failure of a block; called by the connection."""
         self.in_flight_bytes -= len(block.payload) + APPEND_HEADER_SIZE_BYTES
         self._on_failed(segment, block, error)
 
     def _connection_with_room(self, segment: SegmentWriter, payload_size: int) -> Connection | None:
-        """Return the connection if a block may be sent now; else the segment is pumped when it may."""
+        """Return the connection if a block may be sent now; else pump the segment when it may."""
         connection = self._channel.live
         if connection is None:
             self._on_missing(ConnectionLostError(f"not connected to {self._channel.address}"))
@@ -136,7 +136,7 @@ class BlockSender:
         return connection
 
     def _sequences_of(self, block: Block) -> Sequences | None:
-        """Return what is said of the sequences of a block that is sent now."""
+        """Return the sequences for the frame of a block that is sent now."""
         if block.sequences is None:
             return None
         return Sequences(block.sequences[0], block.sequences[-1], self._stored_below())

@@ -1,6 +1,6 @@
-"""The release of a stream by an exclusive writer without an id that does not end in order.
+"""Releases a stream if an exclusive writer without an id does not end normally.
 
-Nobody can open such a writer again: without a release, the stream refuses all other writers until the writer expires.
+Nobody can reopen such a writer: without a release, the stream rejects all other writers until the writer expires.
 """
 
 import asyncio

@@ -24,10 +24,10 @@ NONCE_SIZE_BYTES: Final = len(NO_NONCE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A writer that was opened, and what it has stored.
+    """An opened writer, and its stored events.
 
     Attributes:
-        known: whether the server had seen the writer id before, and knows what it stored.
+        known: whether the server knew the writer id, and what it had stored.
         last_event_numbers: by segment.
     """
 
@@ -74,7 +74,7 @@ async def open_writer(
         except SegmentNotFoundError as error:
             # Truncated away, or the stream deleted, between the two requests.
             await retry.wait(stream_changed("the writer was not opened", stream_name, retry, error))
-    # The writer that had the id may have found successors just before it was fenced. Now it writes no more.
+    # The previous writer with the id may have found successors just before it was fenced. Now it writes no more.
     while opened.known:
         stream = await channel.request(m.GetStream(stream_name))
         router = Router.of_stream(stream_name, stream.segments)
@@ -98,7 +98,7 @@ async def open_writer(
 
 
 def _asked(stream: m.StreamInfo, router: Router) -> list[int]:
-    """Return the segments whose event numbers are asked for: all, or the open ones where all are too many."""
+    """Return the segments whose event numbers are fetched: all, or the open ones if all are too many."""
     everything = [segment.segment_id for segment in stream.segments]
     is_whole = not stream.next_epoch and len(everything) <= SEGMENTS_PER_STREAM_MAX
     return everything if is_whole else list(router.segment_ids)

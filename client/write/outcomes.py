@@ -1,9 +1,9 @@
-"""Tells the outcome of blocks in the order written.
+"""Resolves the outcomes of blocks in the order written.
 
-The blocks of a segment have their outcomes in their order. A call of `write_many` that has blocks in several segments
-has its outcome with the last of them, and a key in it may be in any of them. So until then whatever was written after
-the call waits, also what is in other segments: its events are durable, and only their futures are not done yet. A
-writer that makes no such calls waits for nothing.
+The blocks of a segment have their outcomes in order. A call of `write_many` with blocks in several segments has its
+outcome with the last of them, and a key in it may be in any of them. So until then everything written after the call
+waits, even in other segments: its events are durable, but their futures are not done yet. A writer without such calls
+never waits.
 """
 
 from bisect import bisect_left, insort
@@ -22,18 +22,18 @@ class Outcomes:
     __slots__ = ("_calls",)
 
     def __init__(self) -> None:
-        # Those with several blocks and no outcome yet, in the order written.
+        # Calls with several blocks and no outcome yet, in the order written.
         self._calls: list[Call] = []
 
     def expect(self, call: Call, added: int) -> None:
-        """Count the blocks that a call is divided into; those that they replace are taken off (`added` below 0)."""
+        """Count the blocks into which a call is divided; `added` is negative for blocks that they replace."""
         call.missing += added
         if (call.missing > 1 or call.is_partial) and not call.is_divided:
             call.is_divided = True
             insort(self._calls, call, key=_ORDER)
 
     def settle(self, block: Block, outcome: BlockOutcome) -> None:
-        """Resolve what a block resolves, now or after what was written before it."""
+        """Resolve the futures of a block, now or after those of earlier writes."""
         call = block.call
         if call is not None:
             call.missing -= 1

@@ -1,9 +1,9 @@
-"""Moves the events of segments that were replaced to their successors.
+"""Moves the events of replaced segments to their successors.
 
-When a stream is scaled under a writer, the segments that were replaced reject what it sends. What they had stored is
-acked. The rest is taken out once *every* replaced segment has answered for all that was sent to it, or a key would
-overtake itself. It goes into new blocks of the successors, in the order written and not segment by segment, under event
-numbers that start with the successor. What is written meanwhile follows.
+When a stream is scaled under a writer, the replaced segments reject its blocks. Stored blocks are acked. The rest is
+removed once *every* replaced segment has answered all its blocks, or a key would overtake itself. It goes into new
+blocks of the successors, in the order written and not segment by segment, under event numbers that start with the
+successor. Events written meanwhile follow.
 """
 
 from bisect import bisect_left
@@ -30,12 +30,12 @@ from .targets import Targets
 
 _ORDER: Final = attrgetter("order")
 _FETCHES_BEFORE_RESUME: Final = 4
-"""How often the stream of a segment that rejects is fetched before the segment is sent to again, as a test."""
+"""How often the stream of a rejecting segment is fetched before a block is sent to the segment again, as a test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Successors:
-    """The segments that a writer sends to from now on.
+    """The segments to which a writer sends from now on.
 
     Attributes:
         last_numbers: the last event number of this writer in segments that are new to it.
@@ -45,7 +45,7 @@ class Successors:
     last_numbers: dict[int, int]
 
     def replaced(self, segments: Iterable[SegmentWriter]) -> list[SegmentWriter]:
-        """Return those of the segments so far that are none of these."""
+        """Return the current segments that are not among these."""
         return [each for each in segments if each.segment_id not in self.router.segment_ids]
 
 
@@ -66,22 +66,22 @@ class Rerouter:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there are successors, also where no segment has rejected anything."""
+        """Whether there are successors, even if no segment has rejected anything."""
         return False
 
     async def find(self, segments: Sequence[SegmentWriter], retry: Retry) -> Successors | None:
-        """Fetch where to send from now on; None if it has to be fetched again, after a wait of `retry`.
+        """Fetch the new targets; None if they have to be fetched again, after a wait of `retry`.
 
         Cancelling is safe.
 
-        A segment that rejects, and is open in the stream, was sealed by what is not durable yet, and never will be if
-        the server was killed before. So now and then it is resumed; the caller sends.
+        A segment that rejects, but is open in the stream, was sealed by a decision that is not durable yet, and never
+        will be if the server was killed first. So now and then it is resumed; the caller sends.
 
         Raises:
-            StreamNotFoundError: it was deleted, also where another one has its name now.
-            StreamSealedError: nothing replaces its segments.
-            OutcomeUnknownError: something may, but `retry` ended first.
-            ConnectionLostError, RequestTimeoutError: the server was away until `retry` ended.
+            StreamNotFoundError: the stream was deleted, even if another one has its name now.
+            StreamSealedError: its segments have no successors.
+            OutcomeUnknownError: they may have some, but `retry` ended first.
+            ConnectionLostError, RequestTimeoutError: the server was unreachable until `retry` ended.
         """
         stream = await fetch_open_segments(self._channel, self._name, timeout_s=self._timeout_s(retry))
         if stream.stream_id != self._stream_id:
@@ -106,7 +106,7 @@ class Rerouter:
         return Successors(router=router, last_numbers=last)
 
     async def fetch_row(self, retry: Retry) -> SequenceRow:
-        """Return what of this writer is stored in the stream: everything that was sent and is not in it never will be.
+        """Return this writer's row on the stream: sent events that are not in it never will be stored.
 
         Raises:
             WriterFencedError: the id was opened again since.
@@ -120,9 +120,9 @@ class Rerouter:
         return max(retry.left_s, self._channel.options.request_timeout_s)
 
     async def _last_numbers(self, segment_ids: list[int], *, timeout_s: float) -> dict[int, int]:
-        """Return what this writer has written to segments that are new to it.
+        """Return this writer's last numbers in segments that are new to it.
 
-        Nothing, as a rule. The writer that had the id before may have written to them, until it was fenced.
+        Usually there are none. The previous writer with the id may have written to them, until it was fenced.
         """
         if not self._writer_id or not segment_ids:
             return {}
@@ -131,10 +131,10 @@ class Rerouter:
 
 
 def left_over(segments: Iterable[SegmentWriter]) -> list[Events]:
-    """Remove what replaced segments did not store, and return it in the order written.
+    """Remove the unstored events of replaced segments, and return them in the order written.
 
-    What is left of a call is joined: parts of it in several segments may go to one. So are single events between two
-    calls, if they have sequences: those of several segments alternate.
+    The rest of a call is joined: parts of it in several segments may go to one. So are single events between two calls,
+    if they have sequences: those of several segments alternate.
     """
     singles: list[Events] = []
     parts: dict[Call, list[Events]] = {}
@@ -166,7 +166,7 @@ def _between(singles: Events, calls: Sequence[Events]) -> list[Events]:
 
 
 def is_block_stored(block: Block, row: SequenceRow) -> bool:
-    """Return whether a block is stored, which may have been sent: it is as a whole, or not at all."""
+    """Return whether a block that may have been sent is stored: always as a whole, or not at all."""
     events = block.unpack()
     assert isinstance(events.keys, list)
     assert events.sequences is not None
@@ -175,13 +175,13 @@ def is_block_stored(block: Block, row: SequenceRow) -> bool:
 
 
 def redistributed(events: Events, targets: Targets) -> list[tuple[SegmentWriter, Events]]:
-    """Return the events that a replaced segment did not store by the segments they go to, with what they cost."""
+    """Return unstored events of a replaced segment by their new segments, with their costs."""
     parts = split_events(events, _numbers_of(events, targets))
     return [(targets.segments[number], part.counted()) for number, part in parts]
 
 
 def _numbers_of(events: Events, targets: Targets) -> list[int]:
-    """Return the number of the segment that each event goes to."""
+    """Return the number of the new segment of each event."""
     router = targets.router
     assert isinstance(events.keys, list)
     if events.sequences is not None:

@@ -40,7 +40,7 @@ from .events import Block
 
 
 class SenderState(Enum):
-    """What a segment writer does; see the module docstring."""
+    """The state of a segment writer; see the module docstring."""
 
     SENDING = auto()
     INTERRUPTED = auto()
@@ -49,16 +49,16 @@ class SenderState(Enum):
 
 
 class SenderEvent(Enum):
-    """What changes the state of a segment writer."""
+    """The events that change the state of a segment writer."""
 
     INTERRUPT = auto()
     """A sent block was answered with a transient error."""
     REJECT = auto()
-    """A sent block was rejected, as the segment takes no more appends."""
+    """A sent block was rejected, because the segment accepts no more appends."""
     FAIL = auto()
     """A sent block was answered with an error that ends the writer."""
     RESUME = auto()
-    """What was interrupted, or rejected by a segment that turned out to be open, is to be sent again."""
+    """Interrupted blocks, or blocks rejected by a segment that turned out to be open, are sent again."""
     STOP = auto()
     """The writer ends, or the segment was replaced."""
 
@@ -123,7 +123,7 @@ class SegmentWriter:
 
     @property
     def first_sequence(self) -> int | None:
-        """The lowest sequence of what it holds, gathered events included; None if that is none."""
+        """The lowest sequence that it holds, including gathered events; None if there is none."""
         ascending = self._sent or self._queue
         sequences = ascending[0].sequences if ascending else self.accumulator.sequences
         lowest = sequences[0] if sequences else None
@@ -134,12 +134,12 @@ class SegmentWriter:
 
     @property
     def has_unknown(self) -> bool:
-        """Whether it holds a block of which it is not known whether it is stored."""
+        """Whether it holds a block with an unknown outcome."""
         return self._unknown_through > self.last_acked_number
 
     @property
     def held_count(self) -> int:
-        """How many events it holds that have no outcome, those gathered included."""
+        """The number of held events without an outcome, including gathered ones."""
         blocks = (*self._sent, *self._returned, *self._queue)
         return sum(block.event_count for block in blocks) + len(self.accumulator.values)
 
@@ -162,7 +162,7 @@ class SegmentWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its segment is gone, and cannot tell any more what of this it has stored."""
+        """Whether its segment is gone, and cannot report any more which blocks it has stored."""
         return self.answered_state is REJECTED and self.has_unknown
 
     def holds(self, event_number: int) -> bool:
@@ -172,7 +172,7 @@ class SegmentWriter:
         )
 
     def take_stored(self) -> list[Block]:
-        """Remove what is held and not in flight, in the order written: all of it is known to be stored."""
+        """Remove the held blocks that are not in flight, in the order written: all are known to be stored."""
         blocks = sorted([*self._returned, *self._queue], key=_EVENT_NUMBER)
         self._returned.clear()
         self._queue.clear()
@@ -217,10 +217,10 @@ class SegmentWriter:
         return stored
 
     def failed(self, block: Block, error: MillraceError) -> None:
-        """Keep a block that has no ack; its own `error` is set where that ends the writer."""
+        """Keep a block without an ack; `error` is set on it if that ends the writer."""
         self._returned.append(block)
         self._land(block)
-        # After a block that was rejected nothing is stored, whatever became of the answer.
+        # After a rejected block nothing is stored, whatever happened to the answer.
         if isinstance(error, ConnectionLostError | OutcomeUnknownError) and self.state is not REJECTED:
             self._unknown_through = max(self._unknown_through, block.last_number)
         event = self._event_of(error, block)
@@ -242,7 +242,7 @@ class SegmentWriter:
     # --- what the writer decides ---
 
     def resume(self) -> None:
-        """Send again what was recalled or rejected."""
+        """Send recalled or rejected blocks again."""
         assert not self._sent, "answers are awaited"
         self._change(RESUME)
 
@@ -262,7 +262,7 @@ class SegmentWriter:
         return stored
 
     def stop(self) -> None:
-        """Send nothing any more; once nothing is in flight, `remove_all` returns what is held."""
+        """Stop sending; once nothing is in flight, `remove_all` returns the held blocks."""
         self._change(STOP)
 
     def remove_all(self) -> list[Block]:
@@ -290,7 +290,7 @@ class SegmentWriter:
         self.state = following
 
     def _land(self, block: Block) -> None:
-        """Count a block as not in flight any more; the last one brings back those that failed."""
+        """Count a block as no longer in flight; the last one brings back those that failed."""
         assert self._sent, "nothing is in flight"
         if self._sent[0] is block:
             self._sent.popleft()

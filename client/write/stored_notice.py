@@ -1,7 +1,7 @@
-"""Tells the server below which sequence a writer has everything stored, when no more blocks come that would say so.
+"""Reports to the server below which sequence all events of a writer are stored, if no later block reports it.
 
-Without it nothing is lost or doubled: the next writer of the id would only find a lower `stored_through`, and the
-server would keep more marks. So nobody waits for it, and a notice that fails is forgotten.
+Without it nothing is lost or duplicated: the next writer of the id would only find a lower `stored_through`, and the
+server would keep more marks. So nobody waits for it, and a failed notice is dropped.
 """
 
 import asyncio
@@ -18,43 +18,43 @@ from .opening import Opening
 logger = logging.getLogger(__name__)
 
 IDLE_S: Final = 0.1
-"""A writer that has had nothing to send for so long tells what it has stored."""
+"""A writer reports after it had nothing to send for this long."""
 
 
 class StoredNotice:
     """The notices of one writer.
 
     Args:
-        stored_below: returns the sequence below which everything is stored, or None while something is on its way.
+        stored_below: returns the sequence below which everything is stored, or None while something is in flight.
     """
 
     def __init__(self, channel: Channel, opening: Opening, *, stored_below: Callable[[], int | None]) -> None:
         self._channel = channel
         self._opening = opening
         self._stored_below = stored_below
-        # What the server knows.
+        # The sequence that the server knows.
         self._told = opening.sequences.stored_below(None)
         self._task: asyncio.Task[None] | None = None
 
     def fell_idle(self) -> None:
-        """Tell it in a while, if the writer is idle then."""
+        """Report after a while, if the writer is still idle then."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._tell_later(), name="writer tells what it has stored")
 
     def tell_now(self) -> None:
-        """Tell it at once, without an answer: the writer ends."""
+        """Report at once, without an answer: the writer ends."""
         below = self._stored_below()
         connection = self._channel.live
         if below is None or below <= self._told or connection is None:
             return
         try:
-            # Written at once, so that it leaves before the connection is closed.
+            # Written at once, so that it is sent before the connection is closed.
             connection.send_request(self._message(below)).add_done_callback(_forget)
         except MillraceError as error:
             logger.debug("stored sequences not reported error=%s", error)
 
     def stop(self) -> None:
-        """Tell nothing any more."""
+        """Stop reporting."""
         if self._task is not None:
             self._task.cancel()
 

@@ -39,7 +39,7 @@ class Targets:
 
         Args:
             numbers: the last event numbers of the writer.
-            start: says which segment is `current` first: writers that start together do not fill the same one.
+            start: selects the first `current` segment: writers that start together should not fill the same one.
         """
         known = {segment.segment_id: segment for segment in self.segments}
         self.router = router
@@ -57,17 +57,17 @@ class Targets:
             self.current = self.segments[start % len(self.segments)]
 
     def rotate(self, segment: SegmentWriter) -> None:
-        """Let events without a key go to another segment, if it is this one's block that is full."""
+        """Direct events without a key to another segment, if it is this one's block that is full."""
         if segment is self.current:
             self.current = self.segments[(self.segments.index(segment) + 1) % len(self.segments)]
 
     @property
     def last_event_numbers(self) -> dict[int, int]:
-        """The number of the last durable event in each segment; 0 where nothing was written."""
+        """The number of the last durable event in each segment; 0 if there is none."""
         return {**self._past_numbers, **{segment.segment_id: segment.last_acked_number for segment in self.segments}}
 
     @property
     def first_sequence(self) -> int | None:
-        """The lowest sequence that is held, and so not known to be stored; None if that is none."""
+        """The lowest sequence that is held, and so not known to be stored; None if there is none."""
         held = (segment.first_sequence for segment in self.segments)
         return min((each for each in held if each is not None), default=None)
