@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import urllib.request
 from contextlib import closing
 from dataclasses import replace
@@ -180,13 +181,15 @@ async def test_the_console_answers_while_the_container_is_recovered(tmp_path: Pa
         async with await Peer.connect(server.address) as peer:
             segment_id = await peer.create_segment("raw/a")
             await peer.store(segment_id, b"abc")
-            # Neither the log nor what recovery needs is there for a while.
-            files.fail_syncs(3)
+            # First the log fails, then its recovery.
+            is_repaired = threading.Event()
+            files.fail_syncs_until(is_repaired.is_set)
             await peer.append(segment_id, b"unknown")
-            await peer.ended()
+            await until(lambda: "could not be opened again" in server.health())
         assert b"millrace_front" in await asyncio.to_thread(get, "/metrics")
         assert "cache" in json.loads(await asyncio.to_thread(get, "/api/v1/server"))["statistics"]
         assert json.loads(await asyncio.to_thread(get, "/livez")) == {"live": True}
+        is_repaired.set()
         await until(lambda: not server.health())
         assert b"millrace_wal" in await asyncio.to_thread(get, "/metrics")
         async with await Peer.connect(server.address) as peer:

@@ -59,8 +59,9 @@ class Outage:
         self.content = (await peer.read_all(self.segment_id))[: outcome.offset + 5]
 
     async def fail_log(self, peer: Peer) -> None:
-        """Let a sync fail, and with it the log."""
-        self.files.fail_syncs(1)
+        """Fail every sync until the log has failed."""
+        container = self.server.opened.container
+        self.files.fail_syncs_until(lambda: container.has_failed)
         (outcome,) = await peer.settled(await peer.append(self.segment_id, b"doubt"))
         assert outcome is ErrorCode.OUTCOME_UNKNOWN
 
@@ -247,7 +248,8 @@ async def test_a_failed_sync_is_of_unknown_outcome_and_recovered_from(tmp_path: 
         async with await Peer.connect(server.address) as peer:
             segment_id = await peer.create_segment("raw/a")
             await peer.store(segment_id, b"acknowledged")
-            files.fail_syncs()
+            container = server.opened.container
+            files.fail_syncs_until(lambda: container.has_failed)
             ids = await peer.append(segment_id, b"unknown")
             assert await peer.settled(ids) == [ErrorCode.OUTCOME_UNKNOWN]
             assert not any(isinstance(message, m.AppendAck) for message in await peer.ended())

@@ -95,6 +95,7 @@ class MemoryFileSystem:
         self._locked: set[Path] = set()
         self._databases: WeakSet[ImageDatabase] = WeakSet()
         self._failing_syncs = 0
+        self._syncs_fail_until: Callable[[], object] | None = None
         self._failing_writes = 0
         self._next_lost: str | None = None
         self._next_misdirected: tuple[str, int] | None = None
@@ -216,6 +217,16 @@ class MemoryFileSystem:
         """Let the next syncs fail with EIO."""
         self._failing_syncs = count
 
+    def fail_syncs_until(self, is_over: Callable[[], object]) -> None:
+        """Fail every sync with EIO until a condition is true, for a test that must fail the sync of one thread.
+
+        Another thread, such as the one that prepares log files, may sync first and take a single failure.
+
+        Args:
+            is_over: called before each sync, in the thread that syncs.
+        """
+        self._syncs_fail_until = is_over
+
     def fail_writes(self, count: int = 1) -> None:
         """Let the next writes fail with EIO, nothing written."""
         self._failing_writes = count
@@ -281,6 +292,13 @@ class MemoryFileSystem:
 
     # Used by MemoryFile
 
+    def _is_sync_failing(self) -> bool:
+        if self._syncs_fail_until is not None and self._syncs_fail_until():
+            self._syncs_fail_until = None
+        is_counted = self._failing_syncs > 0
+        self._failing_syncs -= is_counted
+        return is_counted or self._syncs_fail_until is not None
+
     def _write(self, file: "MemoryFile", data: bytes, offset: int) -> None:
         with self._lock:
             self._check(file)
@@ -317,8 +335,7 @@ class MemoryFileSystem:
             self._check(file)
             self.sync_count += 1
             inode = file.inode
-            if self._failing_syncs:
-                self._failing_syncs -= 1
+            if self._is_sync_failing():
                 choices = random.Random(self.sync_count)
                 for write in inode.unsynced:
                     write.apply_subset(inode.durable, lambda: choices.random() < 0.5)

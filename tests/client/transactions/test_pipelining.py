@@ -419,7 +419,8 @@ async def test_the_log_fails_under_it(tmp_path: Path, files: MemoryFileSystem) -
         await client.create_stream(STREAM, FOUR)
         async with client.transaction(STREAM) as transaction:
             transaction.write(b"0", key="k")
-        files.fail_syncs()
+        container = server.opened.container
+        files.fail_syncs_until(lambda: container.has_failed)
         async with client.transaction(STREAM) as transaction:
             future = transaction.write(b"1", key="k")
         assert (await future).event_count == 1

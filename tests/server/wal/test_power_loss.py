@@ -174,7 +174,7 @@ class LoneHistory(History):
             self.cut_syncs += 1
             acked = [payload_of(run) for runs, _, _ in log.durable for run in runs]
             if death.startswith("refused"):
-                files.fail_syncs()
+                files.fail_syncs_until(lambda: log.failures)
             else:
                 copy = files.copy()
 
