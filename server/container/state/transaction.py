@@ -192,10 +192,11 @@ class Transaction(EntityRows[TransactionRow]):
         return self.admitted.state
 
     def share_streams(self, streams: Sequence[m.TransactionStream]) -> None:
-        """Have equal streams that others have too: their ranges take much memory."""
-        if any(mine is not shared for mine, shared in zip(self.streams, streams, strict=True)):
+        """Have the streams that others have too, which are equal in any whole log: their ranges take much memory."""
+        mine = self.streams
+        if any(one is not shared for one, shared in zip(mine, streams, strict=True)):
             self.durable, self.admitted = (
-                None if row is None or row.streams != streams else row._replace(streams=streams)
+                row if row is None or row.streams != mine else row._replace(streams=streams)
                 for row in (self.durable, self.admitted)
             )
 

@@ -20,7 +20,15 @@ from tests.server.container.histories import durable_view
 from tests.server.streams.containers import SERVER_ID, Streams, streams_in
 from tests.support.clock import ManualClock
 from tests.support.examples import examples
-from tests.support.impossible_logs import CONTENT_OF_OTHERS, WHOLE_ID, ImpossibleLog, impossible_logs, log_of
+from tests.support.impossible_logs import (
+    CONTENT_OF_OTHERS,
+    WHOLE_ID,
+    ImpossibleLog,
+    begun,
+    impossible_logs,
+    log_of,
+    ranges,
+)
 from tests.support.storage import MemoryStorage
 
 CONTENT = b"".join(CONTENT_OF_OTHERS)
@@ -135,3 +143,9 @@ def test_an_exclusive_writer_without_a_stream_leaves_raw_segments_to_all(tmp_pat
     """Behaviour 96: the record is damage of its writer alone; stream 0 stands for no stream at all."""
     opened = m.WriterRecorded(writer_number=13, writer_epoch=1, opened_us=1, writer_id="", stream_id=0, is_exclusive=1)
     asyncio.run(check(tmp_path, log_of([[opened]])))
+
+
+def test_transactions_that_route_otherwise_in_the_epoch_of_an_open_one_share_its_ranges(tmp_path: Path) -> None:
+    """Behaviour 96: one of them names the stream twice; the container starts, and nothing is refused."""
+    other, mine = m.TransactionStream(4, 0, ranges(12)), m.TransactionStream(4, 0, ranges(13, 14))
+    asyncio.run(check(tmp_path, log_of([[begun(11, streams=[other])], [begun(15, streams=[other, mine])]])))
