@@ -61,7 +61,7 @@ class HandOver:
             failed_s = self._clock.monotonic_s() - failure.since_s
             if failed_s >= self._patience_s:
                 logger.critical(
-                    "released ownership: local disk failed and a standby is ready failed_s=%.1f waiting=%s error=%s",
+                    "released ownership, the disk failed and a standby is ready failed_s=%.1f waiting=%s error=%s",
                     failed_s, waiting, failure.error,
                 )  # fmt: skip
                 self._give_up(

@@ -1,4 +1,4 @@
-"""Lag of each cursor behind the tail of its stream: measured on demand, and only where something changed.
+"""Lag of each cursor, the distance to the tail of its stream: measured on demand, and only where something changed.
 
 A cursor lags further when its stream is written to, and less when it moves. So only these streams are visited, a
 bounded number each time it is asked; of all others the last answer holds, but for its age, which is that of an event.

@@ -66,7 +66,7 @@ async def test_a_damaged_stream_is_refused_and_takes_appends(server: Server, pee
     for request in (m.UpdateStream("a/b", '{"tags": ["x"]}'), m.SealStream("a/b")):
         text = await refusal_of(peer, request)
         assert text.startswith(f"stream {stream_id} is damaged: record 0 of batch ")
-        assert text.endswith(f"STREAM_SCALED, cannot be applied to it: epoch 0 is to follow epoch 0{HINT}")
+        assert text.endswith(f"STREAM_SCALED, cannot be applied to it: epoch 0 cannot follow epoch 0{HINT}")
     assert await peer.store(segment_id, b"x") == [0]
     assert await peer.read_all(segment_id) == b"x"
 
@@ -103,7 +103,7 @@ async def test_a_damaged_producer_is_refused_and_others_begin(server: Server, pe
     (number,) = await reserve(peer, 1)
     text = await refusal_of(peer, begin_request(number, "a/b", producer=producer._replace(run="run-2", sequence=2)))
     assert text.startswith(f"producer {known.number} is damaged: record 0 of batch ")
-    assert text.endswith(f"PRODUCER_RESET, cannot be applied to it: it is query, and not another{HINT}")
+    assert text.endswith(f"PRODUCER_RESET, cannot be applied to it: it is query, not another{HINT}")
     begun = await PeerTransaction.begin(peer, "a/b", producer=producer._replace(writer_id="query-2"))
     await begun.write(b"x")
     await begun.commit()
@@ -126,8 +126,8 @@ async def test_the_outcome_of_a_commit_with_a_part_that_did_not_fit_is_damaged(s
     for request in (m.GetTransaction(number, ""), transaction.commit_request()):
         text = await refusal_of(peer, request)
         assert text.startswith(f"transaction {number} is damaged: record 0 of batch ")
-        assert f"part {part_of[damaged_id]} of it could not be merged: segment {damaged_id}: 5 bytes are to be" in text
-        assert text.endswith(f"at offset 0, and it has 6{HINT}")
+        assert f"part {part_of[damaged_id]} of it could not be merged: segment {damaged_id}: 5 bytes belong at" in text
+        assert text.endswith(f"at offset 0, but it has 6{HINT}")
     assert await peer.read_all(whole_id) == b"event"
     assert await peer.store(whole_id, b"after") == [size]
     text = await refusal_of_append(peer, damaged_id)

@@ -77,7 +77,7 @@ def test_a_loss_tells_since_when() -> None:
     loss = found(batch(4, 1_700_000_000_000_000), damage(5, 8), batch(9, 1_800_000_000_000_000), last=9)
     assert loss is not None
     assert (loss.first_sequence, loss.last_sequence) == (5, 10)
-    assert "followed batch 4, since 2023-11-14T22:13:20.000+00:00, at most 1 KiB of it: wal-1.log: gone" in str(loss)
+    assert "after batch 4, since 2023-11-14T22:13:20.000+00:00, at most 1 KiB of it: wal-1.log: gone" in str(loss)
     assert "millrace repair FOLDER --accept-loss" in str(loss.error())
     loss = found(batch(4, 1_700_000_000_000_000), damage(5, 8), last=9, checkpoint=6)
     assert loss is not None

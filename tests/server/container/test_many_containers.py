@@ -186,7 +186,7 @@ async def test_the_checkpoint_of_another_container_and_an_epoch_of_the_past_are_
     saved = home.files.content(home.path)
     with pytest.raises(StorageError, match="belongs to container 3, not to container 4"):
         await open_container(await home.environment(cache, number=4))
-    with pytest.raises(StorageError, match="was saved in epoch 2, and this start has epoch 2 only"):
+    with pytest.raises(StorageError, match="was saved in epoch 2, but this start has only epoch 2"):
         await open_container(replace(await home.environment(cache), ownership=FolderOwnership(2)))
     assert home.files.content(home.path) == saved
     await cache.close()

@@ -76,7 +76,7 @@ async def test_all_requests_of_a_server_are_measured_once(tmp_path: Path) -> Non
         waiting = await other.start(m.Read(segment_id=segment_id, offset=5001, size_max=10, wait_ms=60_000))
         await peer.info(segment_id)
         await peer.read(segment_id, 0)
-        with pytest.raises(Exception, match="no segment"):
+        with pytest.raises(Exception, match="segment 99 does not exist"):
             await peer.info(99)
         await peer.store(segment_id, b"z")
         await other.reply(waiting, m.Data)
