@@ -537,15 +537,20 @@ class TransactionCommands:
         """
         transaction = self._state.admitted_transaction(number, name)
         if transaction is None:
-            raise TransactionUnknownError("the transaction does not exist", subject=name or str(number))
+            raise _unknown(name or str(number))
         transaction.is_renewed = True
         return transaction
 
 
 def _admitted(transaction: Transaction) -> TransactionRow:
-    """Return the admitted row of a transaction that was found in the admitted view."""
-    assert transaction.admitted is not None
+    """Return the admitted row of a transaction that was found before; raise if it was forgotten since."""
+    if transaction.admitted is None:
+        raise _unknown(transaction.subject)
     return transaction.admitted
+
+
+def _unknown(subject: str) -> TransactionUnknownError:
+    return TransactionUnknownError("the transaction does not exist", subject=subject)
 
 
 def _checked_branches(branches: Sequence[m.BranchCount]) -> dict[int, int]:

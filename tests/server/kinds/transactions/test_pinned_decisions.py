@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace.server.errors import SegmentSealedError
+from millrace.model.producer import Producer
+from millrace.server.errors import SegmentSealedError, TransactionUnknownError
 from millrace.server.kinds.transactions.commands import AdmittedStep, TransactionCommands
 from millrace.server.kinds.transactions.options import TransactionsOptions
 from millrace.server.kinds.writers.commands import WriterCommands
@@ -137,3 +138,28 @@ async def test_a_segment_that_a_commit_begins_and_fills_can_be_truncated(tmp_pat
 
         (filled,) = [each for each in container.state.segments.present() if each.length and each.stream_id]
         assert (filled.start_offset, filled.length) == (4, 4)
+
+
+async def test_a_commit_whose_outcome_is_forgotten_while_it_waits_is_unknown(tmp_path: Path) -> None:
+    """Behaviour 29: what is sent again after all that time is told that the transaction is unknown."""
+    async with streams_in(tmp_path, storage=MemoryStorage(), clock=ManualClock()) as streams:
+        container = streams.opened.container
+        await streams.controller.create("a/b", segment_count=1, configuration="")
+        transactions = TransactionCommands(container, streams.controller, options=TransactionsOptions())
+        number = await transactions.reserve_ids(1)
+        routed, producer = m.RoutedStream("a/b", 0, 0), Producer("p", "host", "run", 0)
+        await transactions.settled(
+            await transactions.begin(
+                number, "", lease_ms=60_000, streams=[routed], session_id=bytes(16), producer=producer
+            )
+        )
+        await transactions.abort(number)
+        await streams.opened.flusher.checkpoint()
+
+        with await container.loader.pin(m.Required(transactions=[number])):
+            committing = asyncio.create_task(transactions.commit(number, [], drops_others=False))
+            await asyncio.sleep(0)
+            forgotten = container.decide(m.OutcomesForgotten([number]))
+            with pytest.raises(TransactionUnknownError):
+                await committing
+            await forgotten
