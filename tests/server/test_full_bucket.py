@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
+from millrace.server.container.flush.flusher import Flusher
 from millrace.server.ownership import decode_manifest
 from millrace.wire import messages as m
 from millrace.wire.errors import ErrorCode
@@ -17,7 +18,7 @@ from tests.support.folders import tmp_path
 from tests.support.object_store import MemoryObjectStore
 from tests.support.protocol import Peer
 from tests.support.servers import BUSY, SMALL_WAL
-from tests.support.sites import LEASE_S, Site, pass_time
+from tests.support.sites import LEASE_S, RESERVE_BYTES, Site, pass_time
 
 __all__ = ["tmp_path"]
 
@@ -26,6 +27,8 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 REMOTE: Final = replace(SMALL_WAL, place="object", puts_per_s_max=0.0)
 HISTORY_BYTES: Final = 600 * KIB
 """Above the reserve, which returns when the history is deleted."""
+QUOTA_BYTES: Final = HISTORY_BYTES + RESERVE_BYTES
+"""Exceeded by history, checkpoint copies and reserve together: no reserve fits before the history is deleted."""
 MANIFEST: Final = "c0000/manifest"
 FULL: Final = "the object store is full: it is full (403 QuotaExceeded)"
 
@@ -38,25 +41,40 @@ def has_reserve(store: MemoryObjectStore) -> bool:
     return "reserve/00" in store.objects
 
 
-def chunks_in(store: MemoryObjectStore) -> int:
-    return sum(len(content) for key, content in store.objects.items() if "/segments/" in key)
+def bytes_in(store: MemoryObjectStore, part: str) -> int:
+    return sum(len(content) for key, content in store.objects.items() if part in key)
 
 
 @pytest_asyncio.fixture
 async def one(tmp_path: Path) -> AsyncIterator[Site]:
-    """A server that has flushed raw/a and has a reserve, in a bucket that is full from then on."""
+    """A server that has flushed raw/a and has a reserve, in a bucket that is full from then on.
+
+    The server recycles the log of raw/a first: its bytes would otherwise leave no space for records and copies, or
+    their deletion would make space for the reserve during a test.
+    """
     store = MemoryObjectStore()
     one = site(tmp_path / "one", store)
     await one.start()
     async with await Peer.connect(one.server.address) as peer:
         history, _ = [await peer.create_segment(name) for name in ("raw/a", "raw/b")]
         await peer.store(history, *[bytes(10 * KIB)] * (HISTORY_BYTES // (10 * KIB)))
-    await one.until(lambda: chunks_in(store) > HISTORY_BYTES and has_reserve(store))
-    store.quota_bytes = store.used_bytes
+    await one.until(lambda: bytes_in(store, "/segments/") > HISTORY_BYTES and has_reserve(store))
+    flusher = one.server.opened.flusher
+    await one.passing(recycle_log(flusher))
+    await one.until(lambda: bytes_in(store, "/log/") < 10 * KIB and flusher._copying is None)
+    store.quota_bytes = QUOTA_BYTES
     yield one
     store.quota_bytes = None
     if one.server.is_open:
         await one.stop()
+
+
+async def recycle_log(flusher: Flusher) -> None:
+    """Publish two copies of a checkpoint that has everything: the log is kept for the older of the two."""
+    await flusher.flush()
+    await flusher.checkpoint()
+    for _ in range(2):
+        await flusher.copy()
 
 
 async def segment(peer: Peer, name: str) -> int:
