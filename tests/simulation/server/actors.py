@@ -51,8 +51,21 @@ async def _produce(part: Part, stream: str, *, keys: int, count: int) -> None:
 
 
 async def write_unnamed(part: Part, *, stream: str) -> None:
-    """Write numbers under a key of this life, without a writer id."""
-    key = f"{part.name}/{part.number}"
+    """Write numbers under a key of this writer, without a writer id.
+
+    Without sequences nobody knows whether a segment has stored what was on its way to it before it was truncated away.
+    The writer ends then, and another one begins.
+    """
+    for life in itertools.count(1):
+        try:
+            await _write_unnamed(part, stream, key=f"{part.name}/{part.number}/{life}")
+        except millrace.OutcomeUnknownError:
+            part.world.counted["outcomes unknown to a writer"] += 1
+        else:
+            return
+
+
+async def _write_unnamed(part: Part, stream: str, *, key: str) -> None:
     number = 0
     async with part.client.writer(stream) as writer:
         while not part.is_over():

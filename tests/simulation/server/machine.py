@@ -22,6 +22,8 @@ ADDRESS: Final = Address("127.0.0.1", 9240)
 FOLDER: Final = Path("/data")
 
 LOG_PREFIX: Final = "wal-"
+RESTART_S: Final = 0.1
+"""When a supervisor starts a server again whose start failed."""
 
 
 class WorldClock(VirtualClock):
@@ -69,11 +71,14 @@ class Machine:
         assert self.server is None
         self.life = Life()
         self.lives.append(self.life)
+        self.server = self._made()
+        self._running = self.loop.start(self.life, self._run(self.server))
+
+    def _made(self) -> Server:
         options = ServerOptions(
             data_folder=FOLDER, listen=ADDRESS, wal=self.wal, container=self.container, console=None
         )
-        self.server = Server(options, files=self.files, clock=self.clock, threads=self.loop.threads)
-        self._running = self.loop.start(self.life, self._run(self.server))
+        return Server(options, files=self.files, clock=self.clock, threads=self.loop.threads)
 
     async def stop(self) -> None:
         """Stop the server in good order."""
@@ -122,10 +127,23 @@ class Machine:
 
     async def _run(self, server: Server) -> None:
         try:
-            async with server:
+            while not await self._has_started(server):
+                await asyncio.sleep(RESTART_S)
+                server = self.server = self._made()
+            try:
                 self.is_serving = True
                 await server.wait_for_end()
+            finally:
+                await server.stop()
         except Exception as error:  # noqa: BLE001  # whatever it is, a server does not end by itself
             self.on_end(error)
         finally:
             self.is_serving = False
+
+    async def _has_started(self, server: Server) -> bool:
+        """Return whether a server started; one whose disk refuses a sync ends, and its supervisor starts another."""
+        try:
+            await server.start()
+        except OSError:
+            return False
+        return True
