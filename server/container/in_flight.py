@@ -13,7 +13,7 @@ What is in flight is one queue in the order of the log: there is no need to know
 import asyncio
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -40,32 +40,40 @@ class PendingDecision:
     record: Any
     key: DecisionKey
     pins: Pins
-    # Made for those who wait for it; what fills a transaction has followers instead.
-    _future: asyncio.Future[None] | None = None
+    # Of those who wait for it; what fills a transaction has followers instead.
+    _waiting: list[asyncio.Future[None]] = field(default_factory=list)
     _is_settled: bool = False
     _failure: LogFailedError | None = None
 
     def durable(self) -> asyncio.Future[None]:
         """Return a future that resolves when it is settled, or is done if it is. Cancelling it undoes nothing."""
-        if self._future is None:
-            self._future = asyncio.get_running_loop().create_future()
-            if self._is_settled:  # by the event loop itself, before the task of who waits began
-                self._resolve(self._future)
-        return asyncio.shield(self._future)
+        future = asyncio.get_running_loop().create_future()
+        if self._is_settled:  # by the event loop itself, before the task of who waits began
+            _resolve(future, self._failure)
+        else:
+            self._waiting.append(future)
+        return future
 
     def settle(self, failure: LogFailedError | None = None) -> None:
         """End as durable and applied, or as failed."""
         self._is_settled = True
         self._failure = failure
-        if self._future is not None:
-            self._resolve(self._future)
+        for future in self._waiting:
+            _resolve(future, failure)
+        self._waiting.clear()
         self.pins.release()
 
-    def _resolve(self, future: asyncio.Future[None]) -> None:
-        if self._failure is None:
-            future.set_result(None)
-        else:
-            future.set_exception(self._failure)
+
+def _resolve(future: asyncio.Future[None], failure: Exception | None) -> None:
+    """Resolve the future of a request, unless the request was cancelled."""
+    if future.done():
+        return
+    if failure is None:
+        future.set_result(None)
+    else:
+        future.set_exception(failure)
+        # A request that is cancelled before its task runs again never looks at it, which asyncio would log.
+        future.exception()
 
 
 class Follower(Protocol):
@@ -99,12 +107,7 @@ class _Barrier:
     future: asyncio.Future[None]
 
     def settle(self, failure: LogFailedError | None = None) -> None:
-        if self.future.done():
-            return  # its requester was cancelled
-        if failure is None:
-            self.future.set_result(None)
-        else:
-            self.future.set_exception(DecisionLostError())
+        _resolve(self.future, None if failure is None else DecisionLostError())
 
 
 PENDING_SIZE_BYTES: Final = 1 * KIB

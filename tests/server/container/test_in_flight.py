@@ -1,6 +1,7 @@
 """A refusal tells only what is durable: it waits for what is in flight, and for nothing else."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -119,6 +120,28 @@ async def test_an_answer_waits_for_the_last_that_is_in_flight() -> None:
     in_flight.durable(runs[1:])
 
     await waiting
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_was_cancelled_before_the_log_failed_leaves_no_error() -> None:
+    """asyncio logs the error of a future that nobody has looked at; here nobody will."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["message"]))
+    in_flight = InFlight()
+    decision = PendingDecision(m.SegmentSealed(1), (m.SegmentSealed, 1), Pins())
+    in_flight.add(decision)
+    requests = [asyncio.ensure_future(decision.durable()), asyncio.ensure_future(in_flight.settled())]
+    await asyncio.sleep(0)
+    for each in requests:
+        each.cancel()
+    await asyncio.wait(requests)
+
+    in_flight.fail(LogFailedError("the log failed", subject="/data/wal"))
+
+    await asyncio.sleep(0)
+    del requests, decision
+    gc.collect()
+    assert errors == []
 
 
 @pytest.mark.asyncio
