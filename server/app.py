@@ -208,7 +208,10 @@ class Server:
             raise
 
     async def stop(self) -> None:
-        """Stop: accept nothing, finish or fail requests in progress within the deadline, flush, release the folder."""
+        """Stop: accept nothing, finish or fail requests in progress within the deadline, flush, release the folder.
+
+        Call it after `start` has returned; to end a start that is under way, cancel it. A second call returns at once.
+        """
         if not self.host.stop():
             return
         started_s = self.clock.monotonic_s()

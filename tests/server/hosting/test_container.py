@@ -26,6 +26,7 @@ from millrace.server.hosting.life import (
 )
 from millrace.server.kinds.segments.commands import SegmentCommands
 from millrace.server.object_store import ObjectStoreOptions
+from millrace.server.ownership import manifest_key
 from tests.support.clock import ManualClock
 from tests.support.files import SteppedFileSystem
 from tests.support.object_store import MemoryObjectStore
@@ -300,3 +301,21 @@ async def test_one_whose_lease_is_ended_is_fenced_and_gives_nothing_back() -> No
     assert hosting.container.may_be_superseded
     await hosting.passing(hosting.close())
     assert not manifest_in(store)["is_released"]
+
+
+async def test_one_whose_manifest_is_deleted_is_fenced_and_keeps_its_lease() -> None:
+    """The next claim rebuilds the manifest, and finds in the lease which batches were acknowledged."""
+    store = MemoryObjectStore()
+    hosting = remote(store)
+    await hosting.passing(hosting.open())
+    await hosting.create("raw/a")
+    assert hosting.container.opened is not None
+    await store.delete([manifest_key(0)])
+    with pytest.raises(OwnerFencedError, match="deleted or damaged"):
+        await hosting.container.opened.environment.ownership.raise_epoch()
+    assert hosting.container.state is FENCED
+    assert [name for name, _ in hosting.failures] == ["ownership"]
+    leases = leases_in(store)
+    assert len(leases) == 1
+    await hosting.passing(hosting.close())
+    assert leases_in(store) == leases
