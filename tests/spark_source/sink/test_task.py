@@ -230,7 +230,7 @@ def test_another_query_under_a_writer_id_is_refused_until_a_reset(cluster: Clust
     cluster.commit(cluster.write(first, b"first"))
     refused = cluster.write(second, b"second")
 
-    with pytest.raises(ReplacedError, match=rf"(?s)held by query-8, and not by query-0.*millrace txn reset {writer}"):
+    with pytest.raises(ReplacedError, match=rf"(?s)held by query-8, not by query-0.*millrace txn reset {writer}"):
         cluster.commit(refused)
     cluster.client.reset_producer(writer)
     cluster.commit(cluster.write(second, b"second"))
@@ -247,7 +247,7 @@ def test_a_batch_of_which_a_task_was_refused_is_not_committed_after_a_reset(clus
     cluster.client.reset_producer(writer)
     taken = cluster.write(second, b"taken")
 
-    with pytest.raises(ReplacedError, match="held by query-a, and not by query-b"):
+    with pytest.raises(ReplacedError, match="held by query-a, not by query-b"):
         cluster.commit(taken, refused)
 
     assert cluster.stored() == [b"first"]
