@@ -31,7 +31,7 @@ def test_a_store_is_probed_if_one_is_named(
 
     [check] = [check for check in outcome.json["checks"] if bucket.url in check["name"]]
     assert check["verdict"] == "good"
-    assert check["found"].startswith("1 of 20 puts at once created, 1 of 20 replaced")
+    assert check["found"].startswith("1 of 20 concurrent puts created, 1 of 20 replaced")
     [check] = [check for check in missing.json["checks"] if "s3://missing/a" in check["name"]]
     assert (check["verdict"], missing.code) == ("bad", 1)
     assert "the bucket does not exist" in check["found"]
