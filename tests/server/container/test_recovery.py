@@ -75,7 +75,7 @@ async def test_without_checkpoint_and_copies_nothing_is_started_and_nothing_dele
         for name in scenario.files.list_directory(WAL):
             scenario.files.remove(WAL / name)
     before = scenario.storage.names()
-    with pytest.raises(LogCorruptError, match="no checkpoint"):
+    with pytest.raises(LogCorruptError, match="the checkpoint is missing, and the log"):
         async with scenario.running():
             pass
     assert scenario.storage.names() == before

@@ -22,6 +22,7 @@ from millrace.server.kinds.transactions import commands as transaction_commands
 from millrace.wire import messages as m
 from tests.support.folders import tmp_path
 from tests.support.producer_walk import ProducerWalk
+from tests.support.protocol import RefusedError
 from tests.support.servers import BUSY, QUIET
 
 __all__ = ["tmp_path"]
@@ -210,6 +211,6 @@ def test_a_walk_shows_each_rule_that_is_left_out(name: str, tmp_path: Path, monk
     for seed in range(WALKS_OF_A_MUTANT_MAX):
         try:
             walk(seed, tmp_path)
-        except (AssertionError, MillraceError, ExceptionGroup):
+        except (AssertionError, MillraceError, RefusedError, ExceptionGroup):
             return
     pytest.fail(f"{WALKS_OF_A_MUTANT_MAX} walks went well")
