@@ -23,7 +23,7 @@ from millrace.client.testing import TestServer
 from millrace.client.waiting import WaitReason
 from millrace.server.app import Server
 from millrace.server.host.room import RESERVE_BYTES_MIN
-from millrace.wire.limits import KIB
+from millrace.wire.limits import KIB, MIB
 from tests.client.scaling import scale
 from tests.support.files import MemoryFileSystem
 from tests.support.servers import server_options
@@ -216,6 +216,8 @@ async def test_a_reader_with_a_time_limit_ends_with_the_cut_to_resume_from(
 
 async def test_a_full_disk_keeps_a_writer_waiting_and_says_so(tmp_path: Path, name: str) -> None:
     files = MemoryFileSystem()
+    # From the start: a log that has measured more room accepts appends for which it has to wait later.
+    files.capacity_bytes = 2 * RESERVE_BYTES_MIN + MIB
     (tmp_path / "containers" / "0000").mkdir(parents=True)
     told: list[WaitReason | None] = []
     options = ClientOptions(on_waiting=lambda waiting: told.append(None if waiting is None else waiting.reason))
@@ -224,9 +226,8 @@ async def test_a_full_disk_keeps_a_writer_waiting_and_says_so(tmp_path: Path, na
         millrace.connect(server.address, options=options) as client,
     ):
         await client.create_stream(name)
-        files.capacity_bytes = files.used_bytes + RESERVE_BYTES_MIN
         async with client.writer(name, writer_id="w") as writer:
-            futures = [writer.write_many([bytes([number]) * (8 * KIB)]) for number in range(200)]
+            futures = [writer.write_many([bytes([number]) * (40 * KIB)]) for number in range(200)]
             await until(lambda: WaitReason.NO_SPACE in told)
             waiting = client.statistics().waiting
             assert waiting is not None
