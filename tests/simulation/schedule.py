@@ -19,7 +19,7 @@ from millrace.server.wal.log_objects import LogPoint, is_fence_size, parse_log_n
 from .history import History, Rule
 from .network import CALM, LATE_S_MAX, Bucket, SimulatedStore, Weather
 from .process import LEASE_S, SCOPE, Claiming, Machine, Process
-from .virtual_loop import VirtualClock, VirtualLoop
+from .virtual_loop import VirtualClock, VirtualLoop, end_tasks
 
 LIFE_S: Final = 8.0
 """How long it goes badly, in virtual time."""
@@ -149,15 +149,7 @@ class _World:
         """Let all tasks end."""
         for process in self._processes:
             self._loop.thaw(process.life, timers_first=False)
-        own = asyncio.current_task()
-        for _ in range(1000):
-            left = sorted((each for each in asyncio.all_tasks() if each is not own), key=hash)
-            if not left:
-                return
-            for task in left:
-                task.cancel()
-            await asyncio.sleep(1.0)
-        raise AssertionError(f"tasks do not end: {left}")
+        await end_tasks()
 
     def _machine(self, name: str) -> Machine:
         return Machine(name, VirtualClock(self._loop))

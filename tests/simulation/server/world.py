@@ -22,7 +22,7 @@ from tests.crash.recorded_reads import RecordedRead, record_lineage
 from tests.crash.transactions.accounting import Books
 from tests.crash.transactions.queries import recorded_producer
 from tests.crash.transactions.recorded import recorded_outcome
-from tests.simulation.virtual_loop import Life
+from tests.simulation.virtual_loop import Life, end_tasks
 from tests.support.files import SteppedFileSystem
 from tests.support.history import Recorder, check
 from tests.support.servers import BUSY, SMALL_WAL
@@ -428,12 +428,4 @@ class World:
         """End all tasks, also those of processes that were killed."""
         for life in (*self._lives, *self.machine.lives):
             self.loop.thaw(life, timers_first=False)
-        own = asyncio.current_task()
-        for _ in range(100):
-            left = sorted((each for each in asyncio.all_tasks() if each is not own), key=hash)
-            if not left:
-                return
-            for task in left:
-                task.cancel()
-            await asyncio.sleep(1.0)
-        raise AssertionError(f"tasks do not end: {left}")
+        await end_tasks()
